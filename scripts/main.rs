@@ -1,0 +1,2 @@
+//! Checks and tools of the project.
+fn main() {}

@@ -1,0 +1,1 @@
+//! A crate of RingMQ.

@@ -1,0 +1,2 @@
+//! The `ringmq` program.
+fn main() {}
