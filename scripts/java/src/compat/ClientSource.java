@@ -55,6 +55,11 @@ final class ClientSource implements Source {
     }
 
     @Override
+    public MessageExt byUniqueKey(String topic, String key) throws Exception {
+        return consumer.getDefaultMQPullConsumerImpl().queryMessageByUniqKey(topic, key);
+    }
+
+    @Override
     public MessageExt byOffsetId(String topic, String offsetId) throws Exception {
         return consumer.viewMessage(topic, offsetId);
     }

@@ -15,6 +15,9 @@ interface Source extends AutoCloseable {
     /** At most 64 messages of a topic with a key. */
     List<MessageExt> byKey(String topic, String key) throws Exception;
 
+    /** The message with a client's unique key. */
+    MessageExt byUniqueKey(String topic, String key) throws Exception;
+
     /** The message with an offset message id. */
     MessageExt byOffsetId(String topic, String offsetId) throws Exception;
 

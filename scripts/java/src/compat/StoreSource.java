@@ -1,6 +1,8 @@
 package compat;
 
 import java.io.File;
+import java.lang.reflect.Field;
+import java.lang.reflect.Proxy;
 import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.List;
@@ -16,9 +18,10 @@ import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.GetMessageResult;
 import org.apache.rocketmq.store.QueryMessageResult;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
+import org.apache.rocketmq.store.ha.HAService;
 import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
-/** Reads a store folder with the Java store library: it loads and recovers as a broker does, and starts no service. */
+/** Reads a store folder with the Java store library, which loads, recovers and serves it as in a broker. */
 final class StoreSource implements Source {
     private final DefaultMessageStore store;
 
@@ -34,6 +37,24 @@ final class StoreSource implements Source {
         if (!store.load()) {
             throw new IllegalStateException("the Java store library cannot load " + root);
         }
+        withoutReplication();
+        store.start();
+        while (store.dispatchBehindBytes() > 0) {
+            Thread.sleep(10);
+        }
+    }
+
+    /** The replication service would listen on every address. */
+    private void withoutReplication() throws Exception {
+        Field field = DefaultMessageStore.class.getDeclaredField("haService");
+        field.setAccessible(true);
+        field.set(store, Proxy.newProxyInstance(HAService.class.getClassLoader(), new Class<?>[] {HAService.class},
+            (proxy, method, args) -> switch (method.getReturnType().getSimpleName()) {
+                case "long" -> 0L;
+                case "int" -> 0;
+                case "boolean" -> false;
+                default -> null;
+            }));
     }
 
     @Override
@@ -73,7 +94,7 @@ final class StoreSource implements Source {
             List<MessageExt> found = new ArrayList<>();
             for (ByteBuffer buffer : r.getMessageBufferList()) {
                 MessageExt m = MessageDecoder.decode(buffer, true, true);
-                if (m.getTopic().equals(topic) && hasKey(m, key)) {
+                if (m.getTopic().equals(topic) && m.getKeys() != null && List.of(m.getKeys().split(" ")).contains(key)) {
                     found.add(m);
                 }
             }
@@ -83,9 +104,21 @@ final class StoreSource implements Source {
         }
     }
 
-    private static boolean hasKey(MessageExt m, String key) {
-        return key.equals(m.getProperty(MessageConst.PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX))
-            || m.getKeys() != null && List.of(m.getKeys().split(" ")).contains(key);
+    @Override
+    public MessageExt byUniqueKey(String topic, String key) throws Exception {
+        QueryMessageResult r = store.queryMessage(topic, key, 64, 0, Long.MAX_VALUE);
+        try {
+            for (ByteBuffer buffer : r.getMessageBufferList()) {
+                MessageExt m = MessageDecoder.decode(buffer, true, true);
+                if (m.getTopic().equals(topic)
+                    && key.equals(m.getProperty(MessageConst.PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX))) {
+                    return m;
+                }
+            }
+            return null;
+        } finally {
+            r.release();
+        }
     }
 
     @Override
