@@ -1,0 +1,482 @@
+//! The properties text of a message: `name 0x01 value 0x02`, repeated.
+//!
+//! Role: reading the text by Java's rules and rewriting it to the very bytes that a Java broker would store. Java keeps
+//! properties in a `HashMap` of initial capacity 128 and writes them in its iteration order: by bucket, and by age within
+//! a bucket. [`PropertyList`] reproduces that order. Pairs that are malformed (no separator, empty name, empty value) are
+//! dropped; of equal names the last value counts, at the place of the first. No allocation up to 16 properties.
+
+use crate::hash::{java_hash, java_hash_ascii};
+use memchr::memchr;
+use smallvec::SmallVec;
+
+/// Between a name and its value.
+pub const NAME_VALUE_SEPARATOR: u8 = 1;
+/// After each pair.
+pub const PROPERTY_SEPARATOR: u8 = 2;
+/// Longest properties text of a record, in bytes: its length is a signed 16-bit number.
+pub const MAX_PROPERTIES_BYTES: usize = i16::MAX as usize;
+
+/// Names of the properties with a meaning.
+pub mod name {
+    /// Keys for queries, blank separated.
+    pub const KEYS: &[u8] = b"KEYS";
+    /// The tag.
+    pub const TAGS: &[u8] = b"TAGS";
+    /// `false`: the sender does not wait for the flush.
+    pub const WAIT: &[u8] = b"WAIT";
+    /// Delay level.
+    pub const DELAY: &[u8] = b"DELAY";
+    /// The topic that a retried message came from.
+    pub const RETRY_TOPIC: &[u8] = b"RETRY_TOPIC";
+    /// The topic that a parked message belongs to.
+    pub const REAL_TOPIC: &[u8] = b"REAL_TOPIC";
+    /// The queue that a parked message belongs to.
+    pub const REAL_QUEUE_ID: &[u8] = b"REAL_QID";
+    /// `true`: a half message.
+    pub const TRANSACTION_PREPARED: &[u8] = b"TRAN_MSG";
+    /// The producer group of a transaction.
+    pub const PRODUCER_GROUP: &[u8] = b"PGROUP";
+    /// The first sender's offset message id.
+    pub const ORIGIN_MESSAGE_ID: &[u8] = b"ORIGIN_MESSAGE_ID";
+    /// How often it was retried, by clients that send the retry themselves.
+    pub const RECONSUME_TIME: &[u8] = b"RECONSUME_TIME";
+    /// The limit of retries, by clients that send the retry themselves.
+    pub const MAX_RECONSUME_TIMES: &[u8] = b"MAX_RECONSUME_TIMES";
+    /// The broker's region.
+    pub const MSG_REGION: &[u8] = b"MSG_REGION";
+    /// Whether clients trace.
+    pub const TRACE_ON: &[u8] = b"TRACE_ON";
+    /// The client's unique id.
+    pub const UNIQ_KEY: &[u8] = b"UNIQ_KEY";
+    /// The broker's cluster.
+    pub const CLUSTER: &[u8] = b"CLUSTER";
+    /// Number of messages of an inner batch.
+    pub const INNER_NUM: &[u8] = b"INNER_NUM";
+    /// Transaction id.
+    pub const TRANSACTION_ID: &[u8] = b"__transactionId__";
+    /// Seconds before a half message is checked.
+    pub const CHECK_IMMUNITY_TIME: &[u8] = b"CHECK_IMMUNITY_TIME_IN_SECONDS";
+    /// Kind of a reply message.
+    pub const MSG_TYPE: &[u8] = b"MSG_TYPE";
+    /// POP check point of a delivered message.
+    pub const POP_CK: &[u8] = b"POP_CK";
+    /// Key that chooses the queue of an ordered message.
+    pub const SHARDING_KEY: &[u8] = b"__SHARDINGKEY";
+    /// Light message queues that get the message too.
+    pub const INNER_MULTI_DISPATCH: &[u8] = b"INNER_MULTI_DISPATCH";
+    /// Offsets in those queues.
+    pub const INNER_MULTI_QUEUE_OFFSET: &[u8] = b"INNER_MULTI_QUEUE_OFFSET";
+    /// Timed message: delay in seconds.
+    pub const TIMER_DELAY_SEC: &[u8] = b"TIMER_DELAY_SEC";
+    /// Timed message: delay in ms.
+    pub const TIMER_DELAY_MS: &[u8] = b"TIMER_DELAY_MS";
+    /// Timed message: due time in ms.
+    pub const TIMER_DELIVER_MS: &[u8] = b"TIMER_DELIVER_MS";
+    /// Timed message: due time as kept by the broker.
+    pub const TIMER_OUT_MS: &[u8] = b"TIMER_OUT_MS";
+    /// Timed message to cancel.
+    pub const TIMER_DELETE_UNIQUE_KEY: &[u8] = b"TIMER_DEL_UNIQKEY";
+    /// Links request and reply.
+    pub const CORRELATION_ID: &[u8] = b"CORRELATION_ID";
+    /// Client that waits for the reply.
+    pub const REPLY_TO_CLIENT: &[u8] = b"REPLY_TO_CLIENT";
+    /// CRC of the record before it, when the broker appends one.
+    pub const CRC32: &[u8] = b"__CRC32#";
+}
+
+/// The well-formed pairs of a properties text, in its order.
+#[derive(Clone, Debug)]
+pub struct Pairs<'a> {
+    rest: &'a [u8],
+}
+
+/// Iterates the well-formed pairs of a properties text.
+#[must_use]
+pub fn pairs(text: &[u8]) -> Pairs<'_> {
+    Pairs { rest: text }
+}
+
+impl<'a> Iterator for Pairs<'a> {
+    type Item = (&'a [u8], &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while !self.rest.is_empty() {
+            let end = memchr(PROPERTY_SEPARATOR, self.rest).unwrap_or(self.rest.len());
+            let pair = &self.rest[..end];
+            self.rest = self.rest.get(end + 1..).unwrap_or_default();
+            if let Some(at) = memchr(NAME_VALUE_SEPARATOR, pair)
+                && at > 0
+                && at + 1 < pair.len()
+            {
+                return Some((&pair[..at], &pair[at + 1..]));
+            }
+        }
+        None
+    }
+}
+
+/// The value of a name; of several, the last (as Java's map has it).
+#[must_use]
+pub fn find<'a>(text: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    pairs(text).filter(|(key, _)| *key == name).last().map(|(_, value)| value)
+}
+
+/// What a broker adds to each message that is sent alone.
+#[derive(Clone, Copy, Debug)]
+pub struct SendStamp<'a> {
+    /// `regionId` of the broker.
+    pub region: &'a [u8],
+    /// `traceOn` of the broker.
+    pub trace_on: bool,
+    /// `brokerClusterName`.
+    pub cluster: &'a [u8],
+}
+
+/// Where the properties of a record to be written come from.
+#[derive(Clone, Copy, Debug)]
+pub enum PropertiesSource<'a> {
+    /// Exactly these bytes (members of a batch, copies of a stored record).
+    Text(&'a [u8]),
+    /// The list, in Java's order.
+    List(&'a PropertyList<'a>),
+}
+
+impl<'a> PropertiesSource<'a> {
+    /// Length of the text, in bytes.
+    #[must_use]
+    pub fn encoded_len(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::List(list) => list.encoded_len(),
+        }
+    }
+
+    /// Appends the text.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Text(text) => out.extend_from_slice(text),
+            Self::List(list) => list.write(out),
+        }
+    }
+
+    /// The value of a name.
+    #[must_use]
+    pub fn find(&self, name: &[u8]) -> Option<&'a [u8]> {
+        match self {
+            Self::Text(text) => find(text, name),
+            Self::List(list) => list.get(name),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry<'a> {
+    name: &'a [u8],
+    value: &'a [u8],
+    hash: u32,
+}
+
+/// Properties as Java's `HashMap<String, String>(128)` holds them, borrowed from the texts that they came from.
+#[derive(Clone, Debug)]
+pub struct PropertyList<'a> {
+    /// Sorted by bucket; within a bucket by age.
+    entries: SmallVec<[Entry<'a>; 16]>,
+    /// Buckets of the map: a power of two.
+    capacity: u32,
+    bytes: usize,
+}
+
+const INITIAL_CAPACITY: u32 = 128;
+/// Lists longer than this are built by sorting, not by insertion, so that a text of 8,000 pairs stays cheap.
+const INSERTION_LIMIT: usize = 64;
+
+impl Default for PropertyList<'_> {
+    fn default() -> Self {
+        Self { entries: SmallVec::new(), capacity: INITIAL_CAPACITY, bytes: 0 }
+    }
+}
+
+impl<'a> PropertyList<'a> {
+    /// The list of a text.
+    #[must_use]
+    pub fn parse(text: &'a [u8]) -> Self {
+        let mut list = Self::default();
+        let mut rest = text;
+        while !rest.is_empty() {
+            if list.entries.len() == INSERTION_LIMIT {
+                return Self::parse_many(text);
+            }
+            let (entry, next) = next_entry(rest);
+            rest = next;
+            if let Some(entry) = entry {
+                list.insert(entry);
+            }
+        }
+        list
+    }
+
+    /// Adds everything that a broker adds to a message that is sent alone, and takes out POP_CK. `unique_id` is used
+    /// when the message has none.
+    pub fn stamp(&mut self, stamp: &SendStamp<'a>, unique_id: Option<&'a [u8]>) {
+        const REGION: u32 = java_hash_ascii(name::MSG_REGION) as u32;
+        const TRACE: u32 = java_hash_ascii(name::TRACE_ON) as u32;
+        const UNIQUE: u32 = java_hash_ascii(name::UNIQ_KEY) as u32;
+        const CLUSTER: u32 = java_hash_ascii(name::CLUSTER) as u32;
+        let trace: &[u8] = if stamp.trace_on { b"true" } else { b"false" };
+        self.insert(Entry { name: name::MSG_REGION, value: stamp.region, hash: REGION });
+        self.insert(Entry { name: name::TRACE_ON, value: trace, hash: TRACE });
+        if let Some(id) = unique_id
+            && self.position(name::UNIQ_KEY, UNIQUE).is_none()
+        {
+            self.insert(Entry { name: name::UNIQ_KEY, value: id, hash: UNIQUE });
+        }
+        self.insert(Entry { name: name::CLUSTER, value: stamp.cluster, hash: CLUSTER });
+        self.remove(name::POP_CK);
+    }
+
+    /// The value of a name.
+    #[must_use]
+    pub fn get(&self, name: &[u8]) -> Option<&'a [u8]> {
+        self.position(name, java_hash(name) as u32).map(|at| self.entries[at].value)
+    }
+
+    /// Whether a name is there.
+    #[must_use]
+    pub fn contains(&self, name: &[u8]) -> bool {
+        self.position(name, java_hash(name) as u32).is_some()
+    }
+
+    /// Sets a value: in the old place when the name is there, else as Java's map places it.
+    pub fn put(&mut self, name: &'a [u8], value: &'a [u8]) {
+        self.insert(Entry { name, value, hash: java_hash(name) as u32 });
+    }
+
+    /// Takes a name out; tells whether it was there.
+    pub fn remove(&mut self, name: &[u8]) -> bool {
+        let at = self.position(name, java_hash(name) as u32);
+        if let Some(at) = at {
+            let gone = self.entries.remove(at);
+            self.bytes -= gone.name.len() + gone.value.len() + 2;
+        }
+        at.is_some()
+    }
+
+    /// The pairs in Java's order.
+    pub fn iter(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
+        self.entries.iter().map(|entry| (entry.name, entry.value))
+    }
+
+    /// Number of properties.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Length of the text, in bytes.
+    #[must_use]
+    pub fn encoded_len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Appends the text: each pair with its separator after it.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        for entry in &self.entries {
+            out.extend_from_slice(entry.name);
+            out.push(NAME_VALUE_SEPARATOR);
+            out.extend_from_slice(entry.value);
+            out.push(PROPERTY_SEPARATOR);
+        }
+    }
+
+    fn position(&self, name: &[u8], hash: u32) -> Option<usize> {
+        self.entries.iter().position(|entry| entry.hash == hash && entry.name == name)
+    }
+
+    fn insert(&mut self, entry: Entry<'a>) {
+        if let Some(at) = self.position(entry.name, entry.hash) {
+            self.bytes += entry.value.len();
+            self.bytes -= self.entries[at].value.len();
+            self.entries[at].value = entry.value;
+            return;
+        }
+        self.bytes += entry.name.len() + entry.value.len() + 2;
+        let bucket = self.bucket(entry.hash);
+        let at = self.entries.iter().rposition(|old| self.bucket(old.hash) <= bucket).map_or(0, |at| at + 1);
+        self.entries.insert(at, entry);
+        if self.grow() {
+            let capacity = self.capacity;
+            self.entries.sort_by_key(|entry| bucket_of(entry.hash, capacity));
+        }
+    }
+
+    fn bucket(&self, hash: u32) -> u32 {
+        bucket_of(hash, self.capacity)
+    }
+
+    /// Doubles the table as Java does: when more than three quarters are used.
+    fn grow(&mut self) -> bool {
+        let before = self.capacity;
+        while self.entries.len() > (self.capacity / 4 * 3) as usize {
+            self.capacity *= 2;
+        }
+        self.capacity != before
+    }
+
+    #[cold]
+    fn parse_many(text: &'a [u8]) -> Self {
+        let mut list = Self::default();
+        let mut rest = text;
+        let mut all: Vec<(usize, Entry<'a>)> = Vec::new();
+        while !rest.is_empty() {
+            let (entry, next) = next_entry(rest);
+            rest = next;
+            all.extend(entry.map(|entry| (all.len(), entry)));
+        }
+        // Equal names side by side, oldest first: the first keeps its place and takes the last value.
+        all.sort_by(|(a_age, a), (b_age, b)| (a.hash, a.name, a_age).cmp(&(b.hash, b.name, b_age)));
+        all.dedup_by(|(_, later), (_, first)| {
+            let same = later.name == first.name;
+            if same {
+                first.value = later.value;
+            }
+            same
+        });
+        list.entries = all.iter().map(|(_, entry)| *entry).collect();
+        list.grow();
+        let capacity = list.capacity;
+        all.sort_by_key(|(age, entry)| (bucket_of(entry.hash, capacity), *age));
+        list.bytes = all.iter().map(|(_, entry)| entry.name.len() + entry.value.len() + 2).sum();
+        list.entries = all.into_iter().map(|(_, entry)| entry).collect();
+        list
+    }
+}
+
+/// The pair at the start of `text`, if it is well formed, and what follows it.
+fn next_entry(text: &[u8]) -> (Option<Entry<'_>>, &[u8]) {
+    let (mut hash, mut at) = (0u32, 0);
+    let mut ascii = true;
+    while let Some(&byte) = text.get(at) {
+        if byte == PROPERTY_SEPARATOR {
+            return (None, &text[at + 1..]);
+        }
+        if byte == NAME_VALUE_SEPARATOR {
+            break;
+        }
+        hash = hash.wrapping_mul(31).wrapping_add(u32::from(byte));
+        ascii &= byte < 0x80;
+        at += 1;
+    }
+    let (name, rest) = text.split_at(at);
+    let Some(rest) = rest.get(1..) else { return (None, &[]) };
+    let end = memchr(PROPERTY_SEPARATOR, rest).unwrap_or(rest.len());
+    let (value, next) = (&rest[..end], rest.get(end + 1..).unwrap_or_default());
+    if name.is_empty() || value.is_empty() {
+        return (None, next);
+    }
+    let hash = if ascii { hash } else { java_hash(name) as u32 };
+    (Some(Entry { name, value, hash }), next)
+}
+
+const fn bucket_of(hash: u32, capacity: u32) -> u32 {
+    (hash ^ (hash >> 16)) & (capacity - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn text(list: &PropertyList<'_>) -> String {
+        let mut out = Vec::new();
+        list.write(&mut out);
+        assert_eq!(out.len(), list.encoded_len());
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn malformed_pairs_are_dropped() {
+        for broken in ["\x02\x02", "\x01v\x02", "k\x02", "\x01\x02", "k\x01\x02", "\x02k\x02\x02", "", "k", "k\x01"] {
+            assert_eq!(pairs(broken.as_bytes()).count(), 0, "{broken:?}");
+            assert!(PropertyList::parse(broken.as_bytes()).is_empty(), "{broken:?}");
+            let after = format!("{broken}\x02TAGS\x01good");
+            assert_eq!(find(after.as_bytes(), b"TAGS"), (broken != "k\x01").then_some(&b"good"[..]).or(Some(b"good")));
+        }
+        assert_eq!(find(b"k\x01a\x01b\x02", b"k"), Some(&b"a\x01b"[..]));
+        assert_eq!(find(b"a\x011\x02b\x012\x02a\x013", b"a"), Some(&b"3"[..]));
+        assert_eq!(find(b"a\x011", b"b"), None);
+    }
+
+    #[test]
+    fn stored_as_the_java_broker_stores_it() {
+        // Sent and stored texts of a 5.4.0 broker.
+        let stamp = SendStamp { region: b"DefaultRegion", trace_on: true, cluster: b"DefaultCluster" };
+        let mut list = PropertyList::parse(b"TAGS\x01A\x02KEYS\x01k1 k2\x02WAIT\x01true\x02z\x011\x02POP_CK\x01xx\x02");
+        list.stamp(&stamp, Some(b"FD01"));
+        assert_eq!(
+            text(&list),
+            "MSG_REGION\x01DefaultRegion\x02UNIQ_KEY\x01FD01\x02CLUSTER\x01DefaultCluster\x02TAGS\x01A\x02KEYS\x01k1 k2\x02WAIT\x01true\x02TRACE_ON\x01true\x02z\x011\x02"
+        );
+        let mut list = PropertyList::parse(b"UNIQ_KEY\x017F00\x02WAIT\x01true\x02TAGS\x01TagA");
+        list.stamp(&stamp, Some(b"other"));
+        assert_eq!(
+            text(&list),
+            "MSG_REGION\x01DefaultRegion\x02UNIQ_KEY\x017F00\x02CLUSTER\x01DefaultCluster\x02TAGS\x01TagA\x02WAIT\x01true\x02TRACE_ON\x01true\x02"
+        );
+    }
+
+    /// Java's map, written plainly: a list of buckets.
+    fn model(pairs: &[(String, String)]) -> String {
+        let mut table: Vec<Vec<(String, String)>> = vec![Vec::new(); 128];
+        let mut size = 0;
+        for (name, value) in pairs {
+            let hash = java_hash(name.as_bytes()) as u32;
+            let at = bucket_of(hash, table.len() as u32) as usize;
+            if let Some(old) = table[at].iter_mut().find(|(key, _)| key == name) {
+                old.1.clone_from(value);
+                continue;
+            }
+            table[at].push((name.clone(), value.clone()));
+            size += 1;
+            if size > table.len() * 3 / 4 {
+                let mut wider = vec![Vec::new(); table.len() * 2];
+                for pair in table.into_iter().flatten() {
+                    wider[bucket_of(java_hash(pair.0.as_bytes()) as u32, wider.len() as u32) as usize].push(pair);
+                }
+                table = wider;
+            }
+        }
+        table.into_iter().flatten().map(|(name, value)| format!("{name}\x01{value}\x02")).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn order_is_that_of_a_java_map(pairs in prop::collection::vec(("[a-dé]{1,3}", "[a-z]{1,4}"), 0..300), cut in any::<bool>()) {
+            let mut sent: String = pairs.iter().map(|(name, value)| format!("{name}\x01{value}\x02")).collect();
+            if cut { sent.pop(); }
+            let list = PropertyList::parse(sent.as_bytes());
+            prop_assert_eq!(text(&list), model(&pairs));
+            for (name, value) in super::pairs(sent.as_bytes()) {
+                let found = find(sent.as_bytes(), name).unwrap();
+                prop_assert_eq!(list.get(name), Some(found));
+                prop_assert!(value.len() <= 4);
+            }
+        }
+
+        #[test]
+        fn put_and_remove_keep_the_order(pairs in prop::collection::vec(("[a-z]{1,2}", "[a-z]{1,4}"), 0..120), gone in "[a-z]{1,2}") {
+            let mut list = PropertyList::default();
+            for (name, value) in &pairs { list.put(name.as_bytes(), value.as_bytes()); }
+            prop_assert_eq!(text(&list), model(&pairs));
+            let had = list.contains(gone.as_bytes());
+            prop_assert_eq!(list.remove(gone.as_bytes()), had);
+            prop_assert!(!list.contains(gone.as_bytes()));
+            prop_assert!(text(&list).len() == list.encoded_len());
+        }
+    }
+}
