@@ -1,1 +1,24 @@
-//! A crate of RingMQ.
+//! The store of one shard: commit log, consume queues, index, checkpoint, in the files of RocketMQ.
+//!
+//! Role: everything that is kept on disk, in Java's formats where Java has one (`FORMAT.md` is the document). Invariants:
+//! records enter through one append; nothing is written through a mapping; nothing here reads a clock, waits for the
+//! disk longer than a page-cache write, or starts a thread: time comes as `Now`, the disk as `dyn Disk`, and long work
+//! leaves as [`ShardCommand`]s. It knows no request, no connection and no other shard.
+
+mod error;
+mod limits;
+mod options;
+mod shard_id;
+mod step;
+mod types;
+
+mod shard;
+
+pub use error::{AppendError, OpenError, ReadError, WriteError};
+pub use options::{FlushMode, StoreOptions};
+pub use shard::Shard;
+pub use shard_id::{MAX_SHARDS, SHARD_SPAN, ShardId};
+pub use step::{ColdSource, Completion, FetchId, Missing, MissingRange, ReadStep, ShardCommand};
+pub use types::{
+    Appended, Boundary, Bounds, GetStatus, IndexKind, KeyQuery, PullLimits, Pulled, RecoveryReport, ShardStatus, Visible,
+};
