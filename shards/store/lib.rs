@@ -6,9 +6,9 @@
 //! leaves as [`ShardCommand`]s. It knows no request, no connection and no other shard.
 
 mod error;
+mod layout;
 mod limits;
 mod options;
-mod shard_id;
 mod step;
 mod types;
 
@@ -17,7 +17,7 @@ mod shard;
 pub use error::{AppendError, OpenError, ReadError, WriteError};
 pub use options::{FlushMode, StoreOptions};
 pub use shard::Shard;
-pub use shard_id::{MAX_SHARDS, SHARD_SPAN, ShardId};
+pub use layout::{MAX_SHARDS, SHARD_SPAN, ShardId, ShardLayout, StoreLayout};
 pub use step::{ColdSource, Completion, FetchId, Missing, MissingRange, ReadStep, ShardCommand};
 pub use types::{
     Appended, Boundary, Bounds, GetStatus, IndexKind, KeyQuery, PullLimits, Pulled, RecoveryReport, ShardStatus, Visible,
