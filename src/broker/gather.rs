@@ -81,7 +81,7 @@ pub enum ShardAnswer {
     /// To `End`.
     End(message::PhysicalOffset),
     /// To `Status`.
-    Status(Box<store::ShardStatus>),
+    Status(Box<store::ShardStatus>, Box<crate::stats::Traffic>),
     /// To `RecordAt`.
     Record(Option<bytes::Bytes>),
     /// To `QueryByKey`.

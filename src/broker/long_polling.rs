@@ -1,0 +1,166 @@
+//! Pulls that wait for messages, on the core of their shard.
+//!
+//! Role: a pure step machine: hold, wake by what became visible, expire by deadline, drop with the connection. Owner of the
+//! limits on holds. Invariants: a hold leaves exactly once (woken, expired, dropped or flushed with its topic); a wake names a
+//! hold only if the queue's end passed its offset and the tag of a new message fits. It runs no pull and writes no answer.
+
+use crate::connections::MAX_HELD_PULLS;
+use crate::shard_host::{HeldPull, TagFilter};
+use hashbrown::HashMap;
+use reactor::{ConnectionId, Now};
+use slab::Slab;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+/// Holds of one core. Beyond, a pull is answered PULL_NOT_FOUND at once: its client asks again.
+pub const MAX_HOLDS: usize = 200_000;
+/// Longest hold, in ms: well below the idle time-out of a connection.
+pub const MAX_HOLD_MS: u64 = 60_000;
+
+/// The held pulls of one core.
+#[derive(Debug, Default)]
+pub struct LongPolls {
+    holds: Slab<Hold>,
+    queues: HashMap<Arc<str>, HashMap<u32, Vec<u32>, foldhash::fast::FixedState>, foldhash::fast::RandomState>,
+    connections: HashMap<ConnectionId, Vec<u32>, foldhash::fast::RandomState>,
+    deadlines: BinaryHeap<Reverse<(u64, u32, u64)>>,
+    next_serial: u64,
+}
+
+#[derive(Debug)]
+struct Hold {
+    serial: u64,
+    pull: HeldPull,
+}
+
+impl LongPolls {
+    /// How many are held.
+    pub fn len(&self) -> usize {
+        self.holds.len()
+    }
+
+    /// Whether none is held.
+    pub fn is_empty(&self) -> bool {
+        self.holds.is_empty()
+    }
+
+    /// Holds a pull until `deadline_us`; gives it back when the core or its connection holds too many.
+    pub fn hold(&mut self, pull: HeldPull, deadline_us: u64) -> Result<(), HeldPull> {
+        let of_connection = self.connections.entry(pull.reply.conn).or_default();
+        if self.holds.len() >= MAX_HOLDS || of_connection.len() >= MAX_HELD_PULLS as usize {
+            return Err(pull);
+        }
+        let serial = self.next_serial;
+        self.next_serial += 1;
+        let entry = self.holds.vacant_entry();
+        let slot = entry.key() as u32;
+        of_connection.push(slot);
+        self.queues
+            .entry(pull.work.topic.name.clone())
+            .or_default()
+            .entry(pull.work.queue_id)
+            .or_default()
+            .push(slot);
+        self.deadlines.push(Reverse((deadline_us, slot, serial)));
+        entry.insert(Hold { serial, pull });
+        Ok(())
+    }
+
+    /// A message became visible: moves every hold of its queue that it satisfies to `woken`.
+    pub fn wake(&mut self, topic: &[u8], queue_id: u32, max_offset: u64, tags_code: i64, woken: &mut Vec<HeldPull>) {
+        if self.holds.is_empty() {
+            return;
+        }
+        let Ok(topic) = std::str::from_utf8(topic) else { return };
+        let Some(waiting) = self.queues.get(topic).and_then(|queues| queues.get(&queue_id)) else { return };
+        let fits = |slot: &u32| {
+            let work = &self.holds[*slot as usize].pull.work;
+            i64::try_from(max_offset).is_ok_and(|max| max > work.offset) && work.filter.matches(tags_code)
+        };
+        let ready: Vec<u32> = waiting.iter().copied().filter(fits).collect();
+        woken.extend(ready.into_iter().map(|slot| self.take(slot)));
+    }
+
+    /// Moves every hold whose time is up to `expired`.
+    pub fn expire(&mut self, now: Now, expired: &mut Vec<HeldPull>) {
+        while let Some(&Reverse((deadline_us, slot, serial))) = self.deadlines.peek() {
+            if deadline_us > now.mono_us && !self.is_stale(slot, serial) {
+                return;
+            }
+            self.deadlines.pop();
+            if !self.is_stale(slot, serial) {
+                expired.push(self.take(slot));
+            }
+        }
+    }
+
+    /// Moves every hold of a topic to `out`: it was deleted.
+    pub fn flush_topic(&mut self, topic: &str, out: &mut Vec<HeldPull>) {
+        let slots: Vec<u32> =
+            self.queues.get(topic).into_iter().flat_map(|queues| queues.values().flatten().copied()).collect();
+        out.extend(slots.into_iter().map(|slot| self.take(slot)));
+    }
+
+    /// Moves every hold to `out`: the core stops.
+    pub fn flush_all(&mut self, out: &mut Vec<HeldPull>) {
+        let slots: Vec<u32> = self.holds.iter().map(|(slot, _)| slot as u32).collect();
+        out.extend(slots.into_iter().map(|slot| self.take(slot)));
+    }
+
+    /// A connection is gone: its holds go too.
+    pub fn connection_closed(&mut self, conn: ConnectionId) {
+        for slot in self.connections.remove(&conn).unwrap_or_default() {
+            self.take(slot);
+        }
+    }
+
+    fn is_stale(&self, slot: u32, serial: u64) -> bool {
+        self.holds.get(slot as usize).is_none_or(|hold| hold.serial != serial)
+    }
+
+    fn take(&mut self, slot: u32) -> HeldPull {
+        let pull = self.holds.remove(slot as usize).pull;
+        if let Some(list) = self.connections.get_mut(&pull.reply.conn) {
+            remove(list, slot);
+            if list.is_empty() {
+                self.connections.remove(&pull.reply.conn);
+            }
+        }
+        let topic = &pull.work.topic.name;
+        let queues = self.queues.get_mut(topic).expect("a hold is listed under its topic");
+        let list = queues.get_mut(&pull.work.queue_id).expect("a hold is listed under its queue");
+        remove(list, slot);
+        if list.is_empty() {
+            queues.remove(&pull.work.queue_id);
+        }
+        if queues.is_empty() {
+            self.queues.remove(topic);
+        }
+        // Stale deadlines leave when their time comes; a flood of quick wakes must not pile them up.
+        if self.deadlines.len() > 64 + 4 * self.holds.len() {
+            let holds = &self.holds;
+            self.deadlines.retain(|Reverse((_, slot, serial))| {
+                holds.get(*slot as usize).is_some_and(|hold| hold.serial == *serial)
+            });
+        }
+        pull
+    }
+}
+
+fn remove(list: &mut Vec<u32>, slot: u32) {
+    if let Some(at) = list.iter().position(|&other| other == slot) {
+        list.swap_remove(at);
+    }
+}
+
+impl TagFilter {
+    /// Whether a message with this tag value is for the reader: Java's comparison by hash code.
+    pub fn matches(&self, tags_code: i64) -> bool {
+        match self {
+            Self::All => true,
+            Self::Codes(codes) => codes.contains(&(tags_code as i32)),
+            Self::Subscribed(subscription) => subscription.codes.binary_search(&(tags_code as i32)).is_ok(),
+        }
+    }
+}

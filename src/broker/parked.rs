@@ -1,0 +1,233 @@
+//! What waits for the disk: acknowledgements for a sync, reads for cold bytes.
+//!
+//! Role: pure queues, one set for each shard. Invariants: acknowledgements leave in the order of their appends, each once; one
+//! that waits for a sync leaves as stored only when `durable_to` has passed its turn's end; a parked read leaves when its fetch
+//! is there. Bounded by the requests in flight of the connections.
+
+use crate::crossing::ReplyTo;
+use crate::gather::ShardAsk;
+use crate::shard_host::{PullWork, QueueQuestion};
+use hashbrown::HashMap;
+use message::{PhysicalOffset, QueueOffset};
+use reactor::{CoreId, Now};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use store::FetchId;
+
+/// An append that is to be answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Acknowledge {
+    /// Who waits.
+    pub to: ReplyTo,
+    /// The queue.
+    pub queue_id: u32,
+    /// Queue offset of the first record.
+    pub queue_offset: QueueOffset,
+    /// Physical offset of each record.
+    pub offsets: SmallVec<[PhysicalOffset; 1]>,
+    /// The unique id for `transactionId`; empty for none.
+    pub unique_id: SmallVec<[u8; 40]>,
+    /// The sender waits for the sync too.
+    pub wait: bool,
+}
+
+/// The acknowledgements of one shard.
+#[derive(Debug, Default)]
+pub struct AckGroups {
+    staged: Vec<Acknowledge>,
+    groups: VecDeque<Group>,
+}
+
+/// The acknowledgements of one turn that wait for its sync.
+#[derive(Debug)]
+struct Group {
+    end: PhysicalOffset,
+    deadline_us: u64,
+    acks: Vec<Acknowledge>,
+}
+
+impl AckGroups {
+    /// An append was staged in this turn.
+    pub fn stage(&mut self, ack: Acknowledge) {
+        self.staged.push(ack);
+    }
+
+    /// Whether this turn staged no append.
+    pub fn nothing_staged(&self) -> bool {
+        self.staged.is_empty()
+    }
+
+    /// Whether nothing waits at all.
+    pub fn is_empty(&self) -> bool {
+        self.staged.is_empty() && self.groups.is_empty()
+    }
+
+    /// The turn's write succeeded up to `end`: gives what may be answered now to `answer`, and keeps the rest (`sync`, and the
+    /// sender waits) until `end` is durable or `deadline_us` has passed.
+    pub fn written(
+        &mut self,
+        sync: bool,
+        end: PhysicalOffset,
+        deadline_us: u64,
+        mut answer: impl FnMut(&Acknowledge),
+    ) {
+        if !sync {
+            self.staged.drain(..).for_each(|ack| answer(&ack));
+            return;
+        }
+        let mut acks = std::mem::take(&mut self.staged);
+        acks.retain(|ack| {
+            if !ack.wait {
+                answer(ack);
+            }
+            ack.wait
+        });
+        if !acks.is_empty() {
+            self.groups.push_back(Group { end, deadline_us, acks });
+        }
+    }
+
+    /// The turn's write failed: gives everything that it staged to `refuse`.
+    pub fn write_failed(&mut self, mut refuse: impl FnMut(&Acknowledge)) {
+        self.staged.drain(..).for_each(|ack| refuse(&ack));
+    }
+
+    /// Everything below `to` is durable: gives what that covers to `answer`.
+    pub fn durable(&mut self, to: PhysicalOffset, mut answer: impl FnMut(&Acknowledge)) {
+        while let Some(group) = self.groups.pop_front_if(|group| group.end <= to) {
+            group.acks.iter().for_each(&mut answer);
+        }
+    }
+
+    /// No sync will succeed any more: gives everything that waits for one to `refuse`.
+    pub fn sync_failed(&mut self, mut refuse: impl FnMut(&Acknowledge)) {
+        self.groups.drain(..).for_each(|group| group.acks.iter().for_each(&mut refuse));
+    }
+
+    /// Gives what waited too long for its sync to `expired`.
+    pub fn expire(&mut self, now: Now, mut expired: impl FnMut(&Acknowledge)) {
+        while let Some(group) = self.groups.pop_front_if(|group| group.deadline_us <= now.mono_us) {
+            group.acks.iter().for_each(&mut expired);
+        }
+    }
+}
+
+/// A read that runs again when its bytes are there.
+#[derive(Debug)]
+pub enum Pending {
+    /// A pull.
+    Pull(ReplyTo, PullWork),
+    /// A question about one queue.
+    Question(ReplyTo, QueueQuestion),
+    /// A question of a gather.
+    Ask {
+        /// Where the answer goes.
+        from: CoreId,
+        /// Carried back.
+        gather: u64,
+        /// The question.
+        ask: ShardAsk,
+    },
+}
+
+/// The parked reads of one shard.
+#[derive(Debug, Default)]
+pub struct Parked {
+    waiting: HashMap<FetchId, SmallVec<[Pending; 1]>, foldhash::fast::RandomState>,
+}
+
+impl Parked {
+    /// Parks a read until a fetch is there. Several reads may wait for one fetch.
+    pub fn park(&mut self, id: FetchId, pending: Pending) {
+        self.waiting.entry(id).or_default().push(pending);
+    }
+
+    /// What waited for a fetch.
+    pub fn take(&mut self, id: FetchId) -> SmallVec<[Pending; 1]> {
+        self.waiting.remove(&id).unwrap_or_default()
+    }
+
+    /// How many fetches are waited for.
+    pub fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use reactor::ConnectionId;
+    use remoting::SerializeType;
+
+    fn ack(opaque: i32, wait: bool) -> Acknowledge {
+        let conn = ConnectionId { core: CoreId(0), slot: 0, generation: 0 };
+        Acknowledge {
+            to: ReplyTo { conn, opaque, form: SerializeType::Json, oneway: false, bytes: 0, counted: true },
+            queue_id: 0,
+            queue_offset: QueueOffset(0),
+            offsets: SmallVec::new(),
+            unique_id: SmallVec::new(),
+            wait,
+        }
+    }
+
+    fn at(mono_us: u64) -> Now {
+        Now { mono_us, wall_ms: 0 }
+    }
+
+    /// Runs `step` and gives the opaques that it let go.
+    fn left(groups: &mut AckGroups, step: impl FnOnce(&mut AckGroups, &mut dyn FnMut(&Acknowledge))) -> Vec<i32> {
+        let mut out = Vec::new();
+        step(groups, &mut |ack| out.push(ack.to.opaque));
+        out
+    }
+
+    #[test]
+    fn without_sync_the_write_answers_all_in_order() {
+        let mut groups = AckGroups::default();
+        (1..=3).for_each(|opaque| groups.stage(ack(opaque, opaque != 2)));
+        assert_eq!(left(&mut groups, |g, f| g.written(false, PhysicalOffset(10), 5, f)), [1, 2, 3]);
+        assert!(groups.is_empty());
+    }
+
+    #[test]
+    fn with_sync_only_who_does_not_wait_is_answered_before_it_is_durable() {
+        let mut groups = AckGroups::default();
+        (1..=3).for_each(|opaque| groups.stage(ack(opaque, opaque != 2)));
+        assert_eq!(left(&mut groups, |g, f| g.written(true, PhysicalOffset(10), 100, f)), [2]);
+        groups.stage(ack(4, true));
+        assert_eq!(left(&mut groups, |g, f| g.written(true, PhysicalOffset(20), 200, f)), []);
+        assert_eq!(left(&mut groups, |g, f| g.durable(PhysicalOffset(9), f)), []);
+        assert_eq!(left(&mut groups, |g, f| g.durable(PhysicalOffset(10), f)), [1, 3]);
+        assert_eq!(left(&mut groups, |g, f| g.expire(at(199), f)), []);
+        assert_eq!(left(&mut groups, |g, f| g.expire(at(200), f)), [4]);
+        assert_eq!(left(&mut groups, |g, f| g.durable(PhysicalOffset(20), f)), [], "once");
+    }
+
+    #[test]
+    fn failures_let_go_of_what_they_concern() {
+        let mut groups = AckGroups::default();
+        groups.stage(ack(1, true));
+        groups.written(true, PhysicalOffset(10), 100, |_| panic!("it waits"));
+        groups.stage(ack(2, true));
+        assert_eq!(left(&mut groups, |g, f| g.write_failed(f)), [2]);
+        assert_eq!(left(&mut groups, |g, f| g.sync_failed(f)), [1]);
+        assert!(groups.is_empty());
+    }
+
+    #[test]
+    fn reads_leave_with_their_fetch() {
+        let mut parked = Parked::default();
+        for gather in [1, 2] {
+            parked.park(FetchId(7), Pending::Ask { from: CoreId(0), gather, ask: ShardAsk::End });
+        }
+        parked.park(FetchId(8), Pending::Ask { from: CoreId(0), gather: 3, ask: ShardAsk::End });
+        assert_eq!(parked.take(FetchId(7)).len(), 2);
+        assert!(parked.take(FetchId(7)).is_empty() && parked.len() == 1);
+    }
+}

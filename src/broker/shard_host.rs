@@ -1,0 +1,557 @@
+//! The shards of one core and all that waits on them.
+//!
+//! Role: carries out the work of one queue (append, pull, question) whether it came from a connection of this core or over a
+//! lane, and ends each turn: one write for each shard, then the answers, then the wake-ups. Owner of the order "write, answer,
+//! wake". Invariants: a send is acknowledged only after the write (and under SYNC_FLUSH the sync) that covers it, in order; a
+//! failed write or sync acknowledges nothing; a read that misses bytes parks and runs again; every request ends in exactly one
+//! settling answer. It checks no metadata: that was done on the connection's core.
+
+use crate::crossing::{Answers, ReplyTo};
+use crate::gather::{ShardAnswer, ShardAsk};
+use crate::long_polling::{LongPolls, MAX_HOLD_MS};
+use crate::parked::{AckGroups, Acknowledge, Parked, Pending};
+use crate::response;
+use crate::snapshot::{Group, Subscription, Topic};
+use crate::stats::Traffic;
+use message::batch::Batch;
+use message::properties::PropertiesSource;
+use message::record::RecordFields;
+use message::{PhysicalOffset, QueueOffset};
+use reactor::{CoreId, JobOutput, Now};
+use remoting::ResponseCode;
+use smallvec::SmallVec;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use store::{
+    AppendError, Boundary, Bounds, Completion, FlushMode, GetStatus, Missing, PullLimits, Pulled, ReadStep, Shard, ShardCommand, ShardId,
+};
+
+/// Numbers of a send, checked and routed; the bytes (topic, properties, body) travel beside it.
+#[derive(Clone, Copy, Debug)]
+pub struct SendNumbers {
+    /// The queue.
+    pub queue_id: u32,
+    /// Bytes of the topic.
+    pub topic_len: u32,
+    /// Bytes of the properties text.
+    pub properties_len: u32,
+    /// Bytes of the body.
+    pub body_len: u32,
+    /// The sender's own flag.
+    pub flag: i32,
+    /// System flag.
+    pub sys_flag: i32,
+    /// The sender's time, ms since 1970.
+    pub born_timestamp_ms: i64,
+    /// The sender's address.
+    pub born_host: SocketAddr,
+    /// How often it was delivered before.
+    pub reconsume_times: i32,
+    /// The body is a batch (code 320).
+    pub batch: bool,
+    /// The sender waits for the flush (`WAIT` is not `false`).
+    pub wait: bool,
+}
+
+/// A pull, checked and routed.
+#[derive(Clone, Debug)]
+pub struct PullWork {
+    /// The topic.
+    pub topic: Arc<Topic>,
+    /// The group.
+    pub group: Arc<Group>,
+    /// The queue.
+    pub queue_id: u32,
+    /// Where to read from; may be out of any range.
+    pub offset: i64,
+    /// Most records asked for; may be nonsense.
+    pub max_count: i32,
+    /// Most bytes by the live settings.
+    pub max_bytes: u32,
+    /// Which tags.
+    pub filter: TagFilter,
+    /// How long it may be held when nothing is there, in ms; `None`: not at all.
+    pub suspend_ms: Option<u64>,
+    /// A server-side reset that answers it instead of the queue.
+    pub reset: Option<i64>,
+}
+
+/// What a reader wants.
+#[derive(Clone, Debug)]
+pub enum TagFilter {
+    /// Everything.
+    All,
+    /// The tags with these hash codes.
+    Codes(SmallVec<[i32; 4]>),
+    /// The tags of a heartbeat's subscription.
+    Subscribed(Arc<Subscription>),
+}
+
+/// A pull in the wait list.
+#[derive(Debug)]
+pub struct HeldPull {
+    /// Who waits; not counted as in flight.
+    pub reply: ReplyTo,
+    /// What it asked.
+    pub work: PullWork,
+}
+
+/// A question about one queue, or one record.
+#[derive(Clone, Debug)]
+pub struct QueueQuestion {
+    /// The topic; empty for [`Question::Record`].
+    pub topic: Box<[u8]>,
+    /// The queue.
+    pub queue_id: u32,
+    /// What is asked.
+    pub question: Question,
+}
+
+/// What is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// 30.
+    MaxOffset,
+    /// 31.
+    MinOffset,
+    /// 32.
+    EarliestStoreTime,
+    /// 29.
+    OffsetByTime {
+        /// Milliseconds since 1970.
+        timestamp_ms: i64,
+        /// Which side.
+        boundary: Boundary,
+    },
+    /// 33.
+    Record(PhysicalOffset),
+}
+
+/// The shards of one core.
+pub struct ShardHost {
+    hosted: Vec<Hosted>,
+    polls: LongPolls,
+    woken: Vec<HeldPull>,
+    store_host: SocketAddr,
+    sync: bool,
+    sync_timeout_ms: u64,
+}
+
+struct Hosted {
+    id: ShardId,
+    shard: Shard,
+    acks: AckGroups,
+    parked: Parked,
+    traffic: Traffic,
+}
+
+impl ShardHost {
+    /// Hosts these shards. `store_host` goes into records and message ids; `sync_timeout_ms` is Java's `syncFlushTimeout`.
+    pub fn new(shards: Vec<(ShardId, Shard)>, store_host: SocketAddr, flush: FlushMode, sync_timeout_ms: u64) -> Self {
+        let hosted = shards
+            .into_iter()
+            .map(|(id, shard)| Hosted { id, shard, acks: AckGroups::default(), parked: Parked::default(), traffic: Traffic::default() })
+            .collect();
+        let sync = flush == FlushMode::Sync;
+        Self { hosted, polls: LongPolls::default(), woken: Vec::new(), store_host, sync, sync_timeout_ms }
+    }
+
+    /// Pulls that are held on this core.
+    pub fn held_pulls(&self) -> usize {
+        self.polls.len()
+    }
+
+    /// The shards of this core.
+    pub fn shards(&self) -> impl Iterator<Item = (ShardId, &Shard)> {
+        self.hosted.iter().map(|hosted| (hosted.id, &hosted.shard))
+    }
+
+    /// Stages 1..n records of one queue; the answer follows the write of the turn.
+    pub fn send(
+        &mut self,
+        answers: &mut Answers<'_>,
+        to: ReplyTo,
+        shard: ShardId,
+        numbers: &SendNumbers,
+        bytes: SendBytes<'_>,
+    ) {
+        let now = answers.cx.now();
+        let store_host = self.store_host;
+        let hosted = self.hosted(shard);
+        let fields = RecordFields {
+            queue_id: numbers.queue_id as i32,
+            flag: numbers.flag,
+            sys_flag: numbers.sys_flag,
+            born_timestamp_ms: numbers.born_timestamp_ms,
+            born_host: numbers.born_host,
+            store_host,
+            reconsume_times: numbers.reconsume_times,
+            prepared_transaction_offset: 0,
+            topic: bytes.topic,
+            body: bytes.body,
+            properties: bytes.properties,
+        };
+        let appended = if numbers.batch {
+            match Batch::parse(bytes.body) {
+                Ok(batch) => {
+                    let records: Vec<RecordFields<'_>> = batch
+                        .iter()
+                        .map(|entry| RecordFields {
+                            flag: entry.flag,
+                            body: entry.body,
+                            properties: PropertiesSource::Text(entry.properties),
+                            ..fields
+                        })
+                        .collect();
+                    hosted.shard.append(now, &records)
+                }
+                Err(error) => {
+                    hosted.traffic.put_refused += 1;
+                    return answers.refuse(&to, ResponseCode::MessageIllegal, &error.to_string());
+                }
+            }
+        } else {
+            hosted.shard.append(now, std::slice::from_ref(&fields))
+        };
+        match appended {
+            Ok(appended) => {
+                hosted.traffic.put(appended.offsets.len() as u64, bytes.body.len() as u64);
+                hosted.acks.stage(Acknowledge {
+                    to,
+                    queue_id: numbers.queue_id,
+                    queue_offset: appended.queue_offset,
+                    offsets: appended.offsets,
+                    unique_id: bytes.unique_id.iter().copied().collect(),
+                    wait: numbers.wait,
+                });
+            }
+            Err(error) => {
+                hosted.traffic.put_refused += 1;
+                let (code, remark) = append_refusal(&error);
+                answers.refuse(&to, code, &remark);
+            }
+        }
+    }
+
+    /// Reads a queue: answers, holds or parks.
+    pub fn pull(&mut self, answers: &mut Answers<'_>, to: ReplyTo, work: PullWork) {
+        let shard = work.topic.shard_of(work.queue_id);
+        let Some(at) = self.position(shard) else { return answers.settle(&to) };
+        self.run_pull(answers, at, to, work);
+    }
+
+    /// Answers a question about a queue, or parks it.
+    pub fn ask(&mut self, answers: &mut Answers<'_>, to: ReplyTo, shard: ShardId, question: QueueQuestion) {
+        let Some(at) = self.position(shard) else {
+            return answers.refuse(&to, ResponseCode::SystemError, "no such shard");
+        };
+        self.run_question(answers, at, to, question);
+    }
+
+    /// A question of a gather.
+    pub fn shard_ask(&mut self, answers: &mut Answers<'_>, from: CoreId, gather: u64, shard: ShardId, ask: ShardAsk) {
+        let Some(at) = self.position(shard) else {
+            return answers.shard_answer(from, gather, shard, ShardAnswer::Failed("no such shard".into()));
+        };
+        if let ShardAsk::DeleteTopic(topic) = &ask {
+            self.polls.flush_topic(topic, &mut self.woken);
+        }
+        self.run_ask(answers, at, from, gather, ask);
+    }
+
+    /// A sync, a background job or a fetch of a shard ended. `value` is the token's value, as packed by [`token_value`].
+    pub fn completed(
+        &mut self,
+        answers: &mut Answers<'_>,
+        value: u64,
+        result: io::Result<JobOutput>,
+    ) {
+        let Some(at) = self.position(ShardId((value >> 32) as u16)) else { return };
+        let now = answers.cx.now();
+        match self.hosted[at].shard.completed(now, value as u32, result) {
+            Completion::Nothing => {}
+            Completion::Durable => self.release_durable(answers, at),
+            Completion::Fetched(id) => {
+                for pending in self.hosted[at].parked.take(id) {
+                    self.run_again(answers, at, pending);
+                }
+            }
+        }
+    }
+
+    /// A connection is gone.
+    pub fn connection_closed(&mut self, conn: reactor::ConnectionId) {
+        self.polls.connection_closed(conn);
+    }
+
+    /// Ends the turn: writes, answers, wakes, and hands the shards' commands to the driver.
+    pub fn turn_end(&mut self, answers: &mut Answers<'_>) {
+        let now = answers.cx.now();
+        for at in 0..self.hosted.len() {
+            self.write(answers, at);
+            let Self { hosted, polls, woken, .. } = self;
+            hosted[at].shard.newly_visible(&mut |visible| {
+                polls.wake(visible.topic, visible.queue_id, visible.max_offset.0, visible.tags_code, woken);
+            });
+        }
+        self.polls.expire(now, &mut self.woken);
+        for held in std::mem::take(&mut self.woken) {
+            let work = PullWork { suspend_ms: None, ..held.work };
+            self.pull(answers, held.reply, work);
+        }
+        for hosted in &mut self.hosted {
+            hosted.shard.tick(now);
+            hosted.submit(answers);
+        }
+    }
+
+    /// Time passed without a request: what waits for a sync too long is told so.
+    pub fn check_timeouts(&mut self, answers: &mut Answers<'_>) {
+        let (now, store_host) = (answers.cx.now(), self.store_host);
+        for hosted in &mut self.hosted {
+            hosted.acks.expire(now, |ack| response::send_outcome(answers, ack, store_host, ResponseCode::FlushDiskTimeout));
+        }
+    }
+
+    /// The core stops: held pulls are answered. Tells whether everything that waits for a sync is answered.
+    pub fn stopping(&mut self, answers: &mut Answers<'_>) -> bool {
+        let mut held = Vec::new();
+        self.polls.flush_all(&mut held);
+        for pull in held {
+            self.pull(answers, pull.reply, PullWork { suspend_ms: None, ..pull.work });
+        }
+        self.hosted.iter().all(|hosted| hosted.acks.is_empty())
+    }
+
+    /// Writes and syncs what is left, and closes the shards. Blocking; for the very end.
+    ///
+    /// # Errors
+    /// The first shard that could not.
+    pub fn close(&mut self) -> io::Result<()> {
+        self.hosted.iter_mut().try_for_each(|hosted| hosted.shard.close())
+    }
+
+    fn position(&self, shard: ShardId) -> Option<usize> {
+        self.hosted.iter().position(|hosted| hosted.id == shard)
+    }
+
+    fn hosted(&mut self, shard: ShardId) -> &mut Hosted {
+        let at = self.position(shard).expect("the router sends to the core of the shard");
+        &mut self.hosted[at]
+    }
+
+    fn write(&mut self, answers: &mut Answers<'_>, at: usize) {
+        let hosted = &mut self.hosted[at];
+        let now = answers.cx.now();
+        let result = hosted.shard.write_staged(now);
+        if hosted.acks.nothing_staged() {
+            return;
+        }
+        let store_host = self.store_host;
+        match result {
+            Ok(()) => {
+                let deadline_us = now.mono_us + self.sync_timeout_ms * 1000;
+                let end = hosted.shard.end();
+                hosted.acks.written(self.sync, end, deadline_us, |ack| {
+                    response::send_outcome(answers, ack, store_host, ResponseCode::Success);
+                });
+            }
+            Err(error) => {
+                hosted.traffic.failed_writes += 1;
+                tracing::error!(shard = hosted.id.0, %error, "the write of a turn failed");
+                let remark = format!("the broker could not store the message: {error}");
+                hosted.acks.write_failed(|ack| {
+                    answers.refuse(&ack.to, ResponseCode::ServiceNotAvailable, &remark);
+                });
+            }
+        }
+    }
+
+    fn release_durable(&mut self, answers: &mut Answers<'_>, at: usize) {
+        let store_host = self.store_host;
+        let hosted = &mut self.hosted[at];
+        let durable = hosted.shard.durable_to();
+        hosted.acks.durable(durable, |ack| response::send_outcome(answers, ack, store_host, ResponseCode::Success));
+        if let Err(error) = hosted.shard.is_writable()
+            && matches!(error, AppendError::ReadOnly(_))
+        {
+            let (code, remark) = append_refusal(&error);
+            hosted.acks.sync_failed(|ack| answers.refuse(&ack.to, code, &remark));
+        }
+    }
+
+    fn run_again(&mut self, answers: &mut Answers<'_>, at: usize, pending: Pending) {
+        match pending {
+            Pending::Pull(to, work) => self.run_pull(answers, at, to, work),
+            Pending::Question(to, question) => self.run_question(answers, at, to, question),
+            Pending::Ask { from, gather, ask } => self.run_ask(answers, at, from, gather, ask),
+        }
+    }
+
+    fn run_pull(&mut self, answers: &mut Answers<'_>, at: usize, to: ReplyTo, work: PullWork) {
+        let hosted = &mut self.hosted[at];
+        if let Some(offset) = work.reset {
+            let bounds = hosted.shard.bounds(work.topic.name.as_bytes(), work.queue_id).unwrap_or_default();
+            return response::pull_reset(answers, &to, &work, offset, bounds);
+        }
+        match hosted.pull_step(&work) {
+            ReadStep::Ready(pulled) => {
+                let code = response::pull_code(pulled.status, work.offset);
+                if code == ResponseCode::PullNotFound
+                    && let Some(suspend_ms) = work.suspend_ms
+                {
+                    return self.hold(answers, to, work, suspend_ms, &pulled);
+                }
+                hosted.traffic.got(u64::from(pulled.count), u64::from(pulled.bytes));
+                response::pull(answers, &to, &work, code, &pulled);
+            }
+            ReadStep::Missing(missing) => {
+                hosted.traffic.cold_reads += 1;
+                hosted.park(missing, Pending::Pull(to, work));
+            }
+            ReadStep::Failed(error) => {
+                hosted.traffic.failed_reads += 1;
+                answers.refuse(&to, ResponseCode::SystemError, &error.to_string());
+            }
+        }
+    }
+
+    fn hold(&mut self, answers: &mut Answers<'_>, to: ReplyTo, work: PullWork, suspend_ms: u64, pulled: &Pulled) {
+        let deadline_us = answers.cx.now().mono_us + suspend_ms.min(MAX_HOLD_MS) * 1000;
+        let held = HeldPull { reply: ReplyTo { counted: false, ..to }, work };
+        match self.polls.hold(held, deadline_us) {
+            Ok(()) => answers.settle(&to),
+            Err(held) => response::pull(answers, &to, &held.work, ResponseCode::PullNotFound, pulled),
+        }
+    }
+
+    fn run_question(&mut self, answers: &mut Answers<'_>, at: usize, to: ReplyTo, question: QueueQuestion) {
+        let hosted = &mut self.hosted[at];
+        let (topic, queue_id) = (&question.topic[..], question.queue_id);
+        let bounds = hosted.shard.bounds(topic, queue_id).unwrap_or_default();
+        let step = match question.question {
+            Question::MaxOffset => ReadStep::Ready(bounds.max.to_i64()),
+            Question::MinOffset => ReadStep::Ready(bounds.min.to_i64()),
+            Question::EarliestStoreTime => {
+                hosted.shard.store_time_at(topic, queue_id, bounds.min).map(|time| time.unwrap_or(-1))
+            }
+            Question::OffsetByTime { timestamp_ms, boundary } => {
+                hosted.shard.offset_by_time(topic, queue_id, timestamp_ms, boundary).map(QueueOffset::to_i64)
+            }
+            Question::Record(offset) => return self.run_record(answers, at, to, question, offset),
+        };
+        match step {
+            ReadStep::Ready(value) if question.question == Question::EarliestStoreTime => {
+                response::number(answers, &to, b"timestamp", value);
+            }
+            ReadStep::Ready(value) => response::number(answers, &to, b"offset", value),
+            ReadStep::Missing(missing) => hosted.park(missing, Pending::Question(to, question)),
+            ReadStep::Failed(error) => answers.refuse(&to, ResponseCode::SystemError, &error.to_string()),
+        }
+    }
+
+    fn run_record(
+        &mut self,
+        answers: &mut Answers<'_>,
+        at: usize,
+        to: ReplyTo,
+        question: QueueQuestion,
+        offset: PhysicalOffset,
+    ) {
+        match self.hosted[at].shard.record_at(offset) {
+            ReadStep::Ready(Some(record)) => response::body(answers, &to, record),
+            ReadStep::Ready(None) => answers.refuse(&to, ResponseCode::SystemError, &no_record(offset.to_i64())),
+            ReadStep::Missing(missing) => self.hosted[at].park(missing, Pending::Question(to, question)),
+            ReadStep::Failed(error) => answers.refuse(&to, ResponseCode::SystemError, &error.to_string()),
+        }
+    }
+
+    fn run_ask(&mut self, answers: &mut Answers<'_>, at: usize, from: CoreId, gather: u64, ask: ShardAsk) {
+        let hosted = &mut self.hosted[at];
+        let answer = match crate::shard_ask::run(&mut hosted.shard, &hosted.traffic, &ask) {
+            ReadStep::Ready(answer) => answer,
+            ReadStep::Missing(missing) => return hosted.park(missing, Pending::Ask { from, gather, ask }),
+            ReadStep::Failed(error) => ShardAnswer::Failed(error.to_string()),
+        };
+        answers.shard_answer(from, gather, hosted.id, answer);
+    }
+}
+
+impl Hosted {
+    fn pull_step(&mut self, work: &PullWork) -> ReadStep<Pulled> {
+        let topic = work.topic.name.as_bytes();
+        let Some(from) = QueueOffset::from_i64(work.offset) else {
+            return ReadStep::Ready(below_all(self.shard.bounds(topic, work.queue_id)));
+        };
+        let limits = PullLimits { max_count: work.max_count, max_bytes: work.max_bytes };
+        self.shard.pull(topic, work.queue_id, from, limits, &mut |tags_code| work.filter.matches(tags_code))
+    }
+
+    fn park(&mut self, missing: Missing, pending: Pending) {
+        let id = self.shard.fetch(missing);
+        self.parked.park(id, pending);
+    }
+
+    fn submit(&mut self, answers: &mut Answers<'_>) {
+        for command in self.shard.take_commands() {
+            match command {
+                ShardCommand::Sync { file, token } => answers.cx.sync(file, self.token(token)),
+                ShardCommand::WriteBack { file, offset, len } => answers.cx.write_back(file, offset, len),
+                ShardCommand::Background { job, token } => answers.cx.background(job, self.token(token)),
+            }
+        }
+    }
+
+    fn token(&self, token: u32) -> reactor::Token {
+        crate::core::token(crate::core::TokenKind::Shard, u64::from(self.id.0) << 32 | u64::from(token))
+    }
+}
+
+/// The bytes of a send.
+#[derive(Clone, Copy, Debug)]
+pub struct SendBytes<'a> {
+    /// Topic.
+    pub topic: &'a [u8],
+    /// Properties as they are to be stored.
+    pub properties: PropertiesSource<'a>,
+    /// Body, or batch body.
+    pub body: &'a [u8],
+    /// The unique id for the answer's `transactionId`; empty for none.
+    pub unique_id: &'a [u8],
+}
+
+/// What a pull below 0 finds: Java's answers for a queue that is not there, never had a message, or starts later.
+fn below_all(bounds: Option<Bounds>) -> Pulled {
+    let status = match bounds {
+        None => GetStatus::NoMatchedLogicQueue,
+        Some(bounds) if bounds.max == QueueOffset(0) => GetStatus::NoMessageInQueue,
+        Some(_) => GetStatus::OffsetTooSmall,
+    };
+    let Bounds { min, max } = bounds.unwrap_or_default();
+    Pulled {
+        status,
+        next_begin: min,
+        min,
+        max,
+        slices: SmallVec::new(),
+        bytes: 0,
+        count: 0,
+        behind_bytes: 0,
+        last_offset: PhysicalOffset(0),
+    }
+}
+
+/// The code and text for an append that the store does not take.
+fn append_refusal(error: &AppendError) -> (ResponseCode, String) {
+    let code = match error {
+        AppendError::Illegal(_) => ResponseCode::MessageIllegal,
+        AppendError::NoSpace | AppendError::ReadOnly(_) => ResponseCode::ServiceNotAvailable,
+        AppendError::SegmentNotMade(_) => ResponseCode::SystemError,
+    };
+    (code, error.to_string())
+}
+
+fn no_record(offset: i64) -> String {
+    format!("can not find message by the offset, {offset}")
+}
