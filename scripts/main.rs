@@ -1,2 +1,85 @@
-//! Checks and tools of the project.
-fn main() {}
+//! `cargo xtask`: the checks, tests and measurements of the project that need more than one crate. It starts `ringmq`,
+//! the Java reference and the shared suites as processes; it links none of the engine.
+
+mod client;
+mod compare;
+mod compat;
+mod history;
+mod interop;
+mod kill;
+mod project;
+mod reference;
+mod report;
+mod server;
+mod verify;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::report::Report;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Checks, tests and measurements of RingMQ")]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Format, lints, layers, code map, texts
+    Verify,
+    /// Official clients and socket cases of ../shared against a release build, at each number of shards
+    Interop(interop::Arguments),
+    /// `kill -9` under load in each flush mode at one and two shards; starts with other numbers of cores and shards
+    Kill(kill::Arguments),
+    /// The Java store library, broker, name server and client with ours, each way
+    Compat(compat::Arguments),
+    /// RingMQ and the Java broker side by side under the same load; results go to perf/results
+    Compare(compare::Arguments),
+    /// One test server in a folder, for the commands that suites call
+    #[command(hide = true)]
+    Server {
+        #[command(subcommand)]
+        verb: Verb,
+    },
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    Start { folder: PathBuf },
+    Stop { folder: PathBuf },
+    Kill { folder: PathBuf },
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse().task) {
+        Ok(Some(report)) => report.finish(),
+        Ok(None) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("{why:?}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(task: Task) -> Result<Option<Report>> {
+    Ok(match task {
+        Task::Verify => Some(verify::run()),
+        Task::Interop(arguments) => Some(interop::run(&arguments)?),
+        Task::Kill(arguments) => Some(kill::run(&arguments)?),
+        Task::Compat(arguments) => Some(compat::run(&arguments)?),
+        Task::Compare(arguments) => Some(compare::run(&arguments)?),
+        Task::Server { verb } => {
+            match verb {
+                Verb::Start { folder } => server::start(&folder)?,
+                Verb::Stop { folder } => server::stop(&folder)?,
+                Verb::Kill { folder } => server::kill(&folder)?,
+            }
+            None
+        }
+    })
+}

@@ -1,0 +1,203 @@
+//! Everything that is checked without running the product: format, lints, layers, code map, headers, texts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::project;
+use crate::report::Report;
+
+/// Whom each crate may use, directly: the layers of `src/README.md`. Nothing points back; `message` and `remoting` are
+/// pure, and the load generator never sees the broker or the store.
+const LAYERS: [(&str, &[&str]); 10] = [
+    ("message", &[]),
+    ("remoting", &["message"]),
+    ("sys", &[]),
+    ("reactor", &["sys"]),
+    ("store", &["message", "sys", "reactor"]),
+    ("simulator", &["message", "sys", "reactor", "store"]),
+    ("broker", &["message", "remoting", "sys", "reactor", "store"]),
+    ("namesrv", &["message", "remoting", "reactor"]),
+    ("server", &["message", "remoting", "sys", "reactor", "store", "broker", "namesrv"]),
+    ("xtask", &["message", "remoting"]),
+];
+
+/// Crates that a test of another may use on top of [`LAYERS`].
+const TEST_ONLY: [&str; 1] = ["simulator"];
+
+/// What may lie at the top, beside dot files.
+const TOP: [&str; 13] = [
+    "Cargo.lock",
+    "Cargo.toml",
+    "LICENSE",
+    "README.md",
+    "bench",
+    "clippy.toml",
+    "deny.toml",
+    "perf",
+    "rust-toolchain.toml",
+    "rustfmt.toml",
+    "scripts",
+    "shards",
+    "src",
+];
+
+/// A check of the project's root and its files.
+type Check = fn(&Path, &[String]) -> Result<()>;
+
+/// Runs all checks.
+pub fn run() -> Report {
+    let mut report = Report::default();
+    report.test("format", project::cargo(["fmt", "--all", "--check"]).and_then(|mut c| project::run(&mut c)));
+    let lint = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
+    report.test("lints", project::cargo(lint).and_then(|mut c| project::run(&mut c)));
+    let checks: [(&str, Check); 7] = [
+        ("layers of the crates", |root, _| layers(root)),
+        ("unsafe code only in shards/sys", unsafe_only_in_sys),
+        ("every exception to a lint has a reason", reasons),
+        ("every source file says what it is", headers),
+        ("the code map names every folder", |root, _| code_map(root)),
+        ("the top level holds what is agreed", |_, files| top_level(files)),
+        ("texts name no path of a machine", machine_paths),
+    ];
+    let files = tracked_files();
+    for (name, check) in checks {
+        let result = files.as_ref().map_err(|e| anyhow::anyhow!("{e:#}")).and_then(|f| check(&project::root(), f));
+        report.test(name, result);
+    }
+    report.test("the list of cases only grows", cases_only_grow());
+    report
+}
+
+/// All files of the project, as paths from its root.
+fn tracked_files() -> Result<Vec<String>> {
+    let list = ["ls-files", "--cached", "--others", "--exclude-standard"];
+    let text = project::output(Command::new("git").args(list).current_dir(project::root()))?;
+    let files: Vec<String> = text.lines().map(String::from).filter(|f| project::root().join(f).exists()).collect();
+    ensure!(files.len() > 20, "git lists hardly any file");
+    Ok(files)
+}
+
+fn layers(root: &Path) -> Result<()> {
+    let mut command = project::cargo(["metadata", "--no-deps", "--format-version", "1", "--locked"])?;
+    let metadata: Value = serde_json::from_str(&project::output(command.current_dir(root))?)?;
+    let packages = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
+    let allowed: BTreeMap<&str, &[&str]> = LAYERS.into_iter().collect();
+    for package in packages {
+        let name = package["name"].as_str().context("a package without a name")?;
+        let may_use = allowed.get(name).with_context(|| format!("{name} is in no layer: name it in verify.rs"))?;
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            let other = dependency["name"].as_str().unwrap_or_default();
+            let for_tests = dependency["kind"] == "dev" && (TEST_ONLY.contains(&other) || other == name);
+            ensure!(
+                !allowed.contains_key(other) || may_use.contains(&other) || for_tests,
+                "{name} must not use {other}"
+            );
+        }
+        let file = package["manifest_path"].as_str().context("a package without a manifest")?;
+        let manifest = fs::read_to_string(file)?;
+        ensure!(name == "sys" || manifest.contains("[lints]\nworkspace = true"), "{name} does not take the lints");
+    }
+    Ok(())
+}
+
+fn unsafe_only_in_sys(root: &Path, files: &[String]) -> Result<()> {
+    for_each_line(root, files, |file, line| {
+        let code = line.split("//").next().unwrap_or_default();
+        let word = code.split(|c: char| !c.is_alphanumeric() && c != '_').any(|w| w == "unsafe");
+        let in_text = code.contains('"');
+        ensure!(!word || in_text || file.starts_with("shards/sys/"), "unsafe code outside shards/sys");
+        Ok(())
+    })
+}
+
+fn reasons(root: &Path, files: &[String]) -> Result<()> {
+    for file in files.iter().filter(|f| f.ends_with(".rs")) {
+        let text = fs::read_to_string(root.join(file))?;
+        for opening in ["#[allow(", "#![allow(", "#[expect(", "#![expect("] {
+            for (at, _) in text.match_indices(opening) {
+                let line_start = text[..at].rfind('\n').map_or(0, |n| n + 1);
+                let attribute = text[at..].split(']').next().unwrap_or_default();
+                let alone = text[line_start..at].trim().is_empty();
+                ensure!(!alone || attribute.contains("reason ="), "{file}: {attribute}] has no reason");
+            }
+        }
+    }
+    Ok(())
+}
+
+fn headers(root: &Path, files: &[String]) -> Result<()> {
+    for file in files.iter().filter(|f| f.ends_with(".rs")) {
+        ensure!(fs::read_to_string(root.join(file))?.starts_with("//!"), "{file} does not begin with a `//!` header");
+    }
+    Ok(())
+}
+
+fn code_map(root: &Path) -> Result<()> {
+    for part in ["src", "shards"] {
+        let map = fs::read_to_string(root.join(part).join("README.md"))
+            .with_context(|| format!("{part}/README.md is the code map of {part}/"))?;
+        for item in fs::read_dir(root.join(part))? {
+            let item = item?;
+            let name = item.file_name().to_string_lossy().into_owned();
+            let listed = map.contains(&format!("`{name}`")) || map.contains(&format!("{name}/"));
+            ensure!(!item.path().is_dir() || listed, "{part}/README.md does not mention `{name}`");
+        }
+    }
+    Ok(())
+}
+
+fn top_level(files: &[String]) -> Result<()> {
+    let names: BTreeSet<&str> = files.iter().filter_map(|f| f.split('/').next()).collect();
+    let other: Vec<&&str> = names.iter().filter(|n| !n.starts_with('.') && !TOP.contains(n)).collect();
+    ensure!(other.is_empty(), "at the top lie {other:?}");
+    Ok(())
+}
+
+fn machine_paths(root: &Path, files: &[String]) -> Result<()> {
+    // Put together here, so that this file does not contain them.
+    let folders = ["root", "home", "Users", "work", "mnt"].map(|folder| format!("/{folder}/"));
+    for_each_line(root, files, |_, line| {
+        for folder in &folders {
+            // `../shared/work/x` or a URL path is none: something stands before the slash.
+            let absolute = line.match_indices(folder.as_str()).any(|(at, _)| {
+                line[..at].chars().next_back().is_none_or(|c| !c.is_alphanumeric() && !"._-/*}".contains(c))
+            });
+            ensure!(!absolute, "a path of some machine: {}", line.trim());
+        }
+        Ok(())
+    })
+}
+
+/// Calls a check for each line of each text file (for `unsafe` and paths: of Rust and of all files alike).
+fn for_each_line(root: &Path, files: &[String], check: impl Fn(&str, &str) -> Result<()>) -> Result<()> {
+    for file in files.iter().filter(|f| !f.ends_with(".lock") && !f.contains("/corpus/") && !f.ends_with(".bin")) {
+        // Golden files may hold any bytes.
+        let Ok(text) = fs::read_to_string(root.join(file)) else { continue };
+        for (number, line) in text.lines().enumerate() {
+            check(file, line).with_context(|| format!("{file}:{}", number + 1))?;
+        }
+    }
+    Ok(())
+}
+
+/// Every line that the list ever had is still there.
+fn cases_only_grow() -> Result<()> {
+    let list = "scripts/cases.list";
+    let git = |arguments: &[&str]| project::output(Command::new("git").args(arguments).current_dir(project::root()));
+    let now = fs::read_to_string(project::root().join(list))?;
+    let now: BTreeSet<&str> = now.lines().collect();
+    for commit in git(&["log", "--format=%H", "--", list])?.lines() {
+        for line in git(&["show", &format!("{commit}:{list}")])?.lines() {
+            let is_case = line.starts_with("interop ") || line.starts_with("cases ");
+            if is_case && !now.contains(line) {
+                bail!("`{line}` of {commit} is gone");
+            }
+        }
+    }
+    Ok(())
+}
