@@ -444,9 +444,11 @@ mod tests {
             table[at].push((name.clone(), value.clone()));
             size += 1;
             if size > table.len() * 3 / 4 {
-                let mut wider = vec![Vec::new(); table.len() * 2];
+                let width = table.len() * 2;
+                let mut wider = vec![Vec::new(); width];
                 for pair in table.into_iter().flatten() {
-                    wider[bucket_of(java_hash(pair.0.as_bytes()) as u32, wider.len() as u32) as usize].push(pair);
+                    let bucket = bucket_of(java_hash(pair.0.as_bytes()) as u32, width as u32);
+                    wider[bucket as usize].push(pair);
                 }
                 table = wider;
             }

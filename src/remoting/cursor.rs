@@ -1,0 +1,314 @@
+//! A cursor over JSON text as RocketMQ's peers write it.
+//!
+//! Role: the tokens that `scan`, `command` and `json` share. Accepts what fastjson accepts: keys and texts in double or
+//! single quotes, bare words as keys and values, objects as keys, any white space, a comma before a closing bracket.
+//! Errors are the byte where the text stops making sense. It allocates nothing.
+
+/// Objects and lists nested deeper than this are refused.
+pub(crate) const MAX_DEPTH: u32 = 64;
+
+/// The byte at which a text stops making sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Malformed(pub(crate) usize);
+
+/// A scalar token: where its text lies, without its quotes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Token {
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+    /// The text has backslashes.
+    pub(crate) escaped: bool,
+    pub(crate) quoted: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cursor<'a> {
+    bytes: &'a [u8],
+    pub(crate) at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    pub(crate) fn new(bytes: &'a [u8], at: usize) -> Self {
+        Self { bytes, at }
+    }
+
+    pub(crate) fn malformed<T>(&self) -> Result<T, Malformed> {
+        Err(Malformed(self.at))
+    }
+
+    #[inline]
+    pub(crate) fn peek(&self) -> Option<u8> {
+        self.bytes.get(self.at).copied()
+    }
+
+    #[inline]
+    pub(crate) fn space(&mut self) {
+        while self.peek().is_some_and(|byte| byte <= b' ') {
+            self.at += 1;
+        }
+    }
+
+    /// Takes one byte, after white space.
+    #[inline]
+    pub(crate) fn eat(&mut self, byte: u8) -> bool {
+        if self.peek() != Some(byte) {
+            self.space();
+        }
+        let found = self.peek() == Some(byte);
+        self.at += usize::from(found);
+        found
+    }
+
+    #[inline]
+    pub(crate) fn expect(&mut self, byte: u8) -> Result<(), Malformed> {
+        if self.eat(byte) { Ok(()) } else { self.malformed() }
+    }
+
+    /// What a token says.
+    #[inline]
+    pub(crate) fn raw(&self, token: Token) -> &'a [u8] {
+        &self.bytes[token.start..token.end]
+    }
+
+    /// A scalar: quoted text or a bare word.
+    #[inline]
+    pub(crate) fn scalar(&mut self) -> Result<Token, Malformed> {
+        match self.peek() {
+            Some(quote @ (b'"' | b'\'')) => {
+                let start = self.at + 1;
+                let (end, escaped) = closing_quote(self.bytes, start, quote).ok_or(Malformed(self.at))?;
+                self.at = end + 1;
+                Ok(Token { start, end, escaped, quoted: true })
+            }
+            _ => self.word(),
+        }
+    }
+
+    fn word(&mut self) -> Result<Token, Malformed> {
+        let start = self.at;
+        while self.peek().is_some_and(is_word) {
+            self.at += 1;
+        }
+        if self.at == start {
+            return self.malformed();
+        }
+        Ok(Token { start, end: self.at, escaped: false, quoted: false })
+    }
+
+    /// Skips any value; `depth` is how deep it lies already.
+    pub(crate) fn skip(&mut self, depth: u32) -> Result<(), Malformed> {
+        self.space();
+        match self.peek() {
+            Some(b'{') => self.skip_object(depth + 1),
+            Some(b'[') => {
+                let mut list = self.enter_list(depth + 1)?;
+                while list.next(self)? {
+                    self.skip(depth + 1)?;
+                }
+                Ok(())
+            }
+            _ => self.scalar().map(drop),
+        }
+    }
+
+    fn skip_object(&mut self, depth: u32) -> Result<(), Malformed> {
+        let mut object = self.enter_object(depth)?;
+        while object.next(self)? {
+            self.skip(depth)?;
+            self.expect(b':')?;
+            self.skip(depth)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn enter_object(&mut self, depth: u32) -> Result<Members, Malformed> {
+        self.enter(b'{', b'}', depth)
+    }
+
+    pub(crate) fn enter_list(&mut self, depth: u32) -> Result<Members, Malformed> {
+        self.enter(b'[', b']', depth)
+    }
+
+    fn enter(&mut self, open: u8, close: u8, depth: u32) -> Result<Members, Malformed> {
+        if depth > MAX_DEPTH {
+            return self.malformed();
+        }
+        self.expect(open)?;
+        Ok(Members { close, first: true })
+    }
+}
+
+/// Walks the members of an object or list whose opening bracket was taken.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Members {
+    close: u8,
+    first: bool,
+}
+
+impl Members {
+    /// Moves to the next member; `false` after the closing bracket, which is taken.
+    #[inline]
+    pub(crate) fn next(&mut self, cursor: &mut Cursor<'_>) -> Result<bool, Malformed> {
+        let comma = !self.first && cursor.eat(b',');
+        if cursor.eat(self.close) {
+            return Ok(false);
+        }
+        let first = std::mem::replace(&mut self.first, false);
+        cursor.space();
+        if (first || comma) && cursor.peek().is_some() { Ok(true) } else { cursor.malformed() }
+    }
+}
+
+const fn is_word(byte: u8) -> bool {
+    byte > b' ' && !matches!(byte, b',' | b':' | b'{' | b'}' | b'[' | b']' | b'"' | b'\'')
+}
+
+/// Where the text that starts at `at` has its closing quote, and whether backslashes come before it.
+#[inline]
+fn closing_quote(bytes: &[u8], mut at: usize, quote: u8) -> Option<(usize, bool)> {
+    let mut escaped = false;
+    loop {
+        at += quote_or_backslash(&bytes[at..], quote)?;
+        if bytes[at] == quote {
+            return Some((at, escaped));
+        }
+        escaped = true;
+        at += 2;
+        if at > bytes.len() {
+            return None;
+        }
+    }
+}
+
+/// Eight bytes at a time; texts of headers are short.
+#[inline]
+fn quote_or_backslash(bytes: &[u8], quote: u8) -> Option<usize> {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const HIGHS: u64 = 0x8080_8080_8080_8080;
+    let zero_bytes = |word: u64| word.wrapping_sub(ONES) & !word & HIGHS;
+    let (words, rest) = bytes.as_chunks::<8>();
+    for (at, word) in words.iter().enumerate() {
+        let word = u64::from_le_bytes(*word);
+        // The lowest marked byte is exact: borrows only reach above a true zero.
+        let hits = zero_bytes(word ^ (ONES * u64::from(quote))) | zero_bytes(word ^ (ONES * u64::from(b'\\')));
+        if hits != 0 {
+            return Some(at * 8 + hits.trailing_zeros() as usize / 8);
+        }
+    }
+    let base = words.len() * 8;
+    rest.iter().position(|&byte| byte == quote || byte == b'\\').map(|at| base + at)
+}
+
+/// Appends a text with its JSON escapes resolved: UTF-8 out, surrogate pairs joined, lone surrogates as `?` (what Java
+/// writes for them). A backslash before anything else means that thing.
+pub(crate) fn unescape(raw: &[u8], out: &mut Vec<u8>) {
+    let mut rest = raw;
+    while let Some(at) = memchr::memchr(b'\\', rest) {
+        out.extend_from_slice(&rest[..at]);
+        let kind = rest.get(at + 1).copied();
+        rest = rest.get(at + 2..).unwrap_or_default();
+        match kind {
+            Some(b'u') => rest = unescape_unicode(rest, out),
+            Some(b'n') => out.push(b'\n'),
+            Some(b't') => out.push(b'\t'),
+            Some(b'r') => out.push(b'\r'),
+            Some(b'b') => out.push(8),
+            Some(b'f') => out.push(12),
+            Some(other) => out.push(other),
+            None => {}
+        }
+    }
+    out.extend_from_slice(rest);
+}
+
+/// The four digits after `\u` and, for a high surrogate, the low one that follows; gives what is left.
+fn unescape_unicode<'a>(digits: &'a [u8], out: &mut Vec<u8>) -> &'a [u8] {
+    let Some(unit) = hex4(digits) else {
+        out.push(b'?');
+        return digits;
+    };
+    let rest = &digits[4..];
+    let low = rest.strip_prefix(b"\\u").and_then(hex4).filter(|low| (0xDC00..0xE000).contains(low));
+    let (code, rest) = match low {
+        Some(low) if (0xD800..0xDC00).contains(&unit) => {
+            (0x10000 + ((unit - 0xD800) << 10) + (low - 0xDC00), &rest[6..])
+        }
+        _ => (unit, rest),
+    };
+    let letter = char::from_u32(code).unwrap_or('?');
+    out.extend_from_slice(letter.encode_utf8(&mut [0; 4]).as_bytes());
+    rest
+}
+
+fn hex4(digits: &[u8]) -> Option<u32> {
+    let digits = digits.first_chunk::<4>()?;
+    digits.iter().try_fold(0, |value, &digit| char::from(digit).to_digit(16).map(|digit| value << 4 | digit))
+}
+
+/// Appends a text as a JSON string, escaped as fastjson does.
+pub(crate) fn write_text(out: &mut Vec<u8>, text: &[u8]) {
+    const HEX: &[u8; 16] = b"0123456789abcdef";
+    out.push(b'"');
+    let mut from = 0;
+    for (at, &byte) in text.iter().enumerate() {
+        if byte >= b' ' && byte != b'"' && byte != b'\\' {
+            continue;
+        }
+        out.extend_from_slice(&text[from..at]);
+        from = at + 1;
+        let short = match byte {
+            b'"' | b'\\' => byte,
+            b'\n' => b'n',
+            b'\r' => b'r',
+            b'\t' => b't',
+            8 => b'b',
+            12 => b'f',
+            _ => 0,
+        };
+        if short == 0 {
+            out.extend_from_slice(&[b'\\', b'u', b'0', b'0', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+        } else {
+            out.extend_from_slice(&[b'\\', short]);
+        }
+    }
+    out.extend_from_slice(&text[from..]);
+    out.push(b'"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plain(raw: &str) -> String {
+        let mut out = Vec::new();
+        unescape(raw.as_bytes(), &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn escapes() {
+        assert_eq!(plain(r"a\u0001b\u0002"), "a\u{1}b\u{2}");
+        assert_eq!(plain(r#"\"\\\/\n\t\r\b\f"#), "\"\\/\n\t\r\u{8}\u{c}");
+        assert_eq!(plain(r"\ud83d\ude00\u4e3b"), "😀主");
+        assert_eq!(plain(r"\ud83dx\ude00"), "?x?");
+        assert_eq!(plain(r"\uZZ"), "?ZZ");
+        assert_eq!(plain("\\"), "");
+        let mut out = Vec::new();
+        write_text(&mut out, "a\u{1}\"\\\n😀/".as_bytes());
+        assert_eq!(out, r#""a\u0001\"\\\n😀/""#.as_bytes());
+    }
+
+    #[test]
+    fn quotes_are_found_at_every_distance() {
+        for before in 0..40 {
+            let mut text = "x".repeat(before);
+            text.push('"');
+            text.push_str(&"y\\".repeat(9));
+            assert_eq!(closing_quote(text.as_bytes(), 0, b'"'), Some((before, false)), "{before}");
+            let escaped = format!("{}\\\"{}\"", "z".repeat(before), "w".repeat(before));
+            assert_eq!(closing_quote(escaped.as_bytes(), 0, b'"'), Some((2 * before + 2, true)));
+        }
+        assert_eq!(closing_quote(b"abc\\", 0, b'"'), None);
+        assert_eq!(closing_quote(b"abc\\\"", 0, b'"'), None);
+    }
+}
