@@ -69,7 +69,9 @@ fn typed_fields() {
     ]
     .into_iter()
     .collect();
-    let problem = |field, problem| Err(FieldError { field, problem });
+    fn problem<T>(field: &'static str, problem: Problem) -> Result<T, FieldError> {
+        Err(FieldError { field, problem })
+    }
     assert_eq!(ext.i32("a"), Ok(12));
     assert_eq!(ext.i32("b"), problem("b", Problem::NotANumber));
     assert_eq!(ext.i32("c"), problem("c", Problem::OutOfRange));

@@ -320,6 +320,22 @@ impl Json {
         out
     }
 
+    /// The same with integer keys quoted, all the way down: what strict JSON readers need.
+    #[must_use]
+    pub fn with_quoted_keys(self) -> Self {
+        match self {
+            Self::List(items) => Self::List(items.into_iter().map(Self::with_quoted_keys).collect()),
+            Self::Object(members) => {
+                let quoted = members.into_iter().map(|(key, value)| match key {
+                    Key::Int(number) => (Key::from(number.to_string()), value.with_quoted_keys()),
+                    key => (key, value.with_quoted_keys()),
+                });
+                Self::Object(quoted.collect())
+            }
+            scalar => scalar,
+        }
+    }
+
     /// A value of a text that was read.
     #[must_use]
     pub fn from_ref(value: JsonRef<'_>) -> Self {
@@ -497,6 +513,13 @@ mod tests {
         assert_eq!(value.get("o").get("kA").as_i64(), Some(1));
         assert_eq!(value.get("l").as_str(), None);
         assert_eq!(value.get("t").as_i64(), None);
+    }
+
+    #[test]
+    fn keys_are_quoted_on_demand() {
+        let value = Json::Object(vec![(Key::Int(0), Json::Object(vec![(Key::Int(1), Json::from("b"))]))]);
+        assert_eq!(value.to_vec(), br#"{0:{1:"b"}}"#);
+        assert_eq!(value.with_quoted_keys().to_vec(), br#"{"0":{"1":"b"}}"#);
     }
 
     #[test]
