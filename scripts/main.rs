@@ -11,6 +11,7 @@ mod project;
 mod reference;
 mod report;
 mod server;
+mod suites;
 mod verify;
 
 use std::path::PathBuf;
@@ -32,6 +33,16 @@ struct Cli {
 enum Task {
     /// Format, lints, layers, code map, texts
     Verify,
+    /// Everything: checks, tests of the crates, fuzz drivers, crashes, Java both ways, the shared suites
+    Test,
+    /// The fuzz drivers of all decoders alone
+    Fuzz {
+        /// Executions of each target.
+        #[arg(long, default_value_t = 1_000_000)]
+        executions: u64,
+    },
+    /// The golden frames, records and files of the reference against our codecs
+    Golden,
     /// Official clients and socket cases of ../shared against a release build, at each number of shards
     Interop(interop::Arguments),
     /// `kill -9` under load in each flush mode at one and two shards; starts with other numbers of cores and shards
@@ -69,6 +80,9 @@ fn main() -> ExitCode {
 fn run(task: Task) -> Result<Option<Report>> {
     Ok(match task {
         Task::Verify => Some(verify::run()),
+        Task::Test => Some(suites::run()?),
+        Task::Fuzz { executions } => Some(suites::cargo_tests(executions, Some("fuzz"))?),
+        Task::Golden => Some(suites::cargo_tests(0, Some("golden"))?),
         Task::Interop(arguments) => Some(interop::run(&arguments)?),
         Task::Kill(arguments) => Some(kill::run(&arguments)?),
         Task::Compat(arguments) => Some(compat::run(&arguments)?),

@@ -3,7 +3,6 @@
 
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpStream};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
@@ -183,7 +182,7 @@ fn arguments(binary: &Path, folder: &Path, o: &Options, broker: SocketAddr, name
     words
 }
 
-/// Starts the server of a folder in a process group of its own; returns before it is ready.
+/// Starts the server of a folder; returns before it is ready.
 pub fn start(folder: &Path) -> Result<()> {
     ensure!(running(folder)?.is_none(), "the server in {} already runs", folder.display());
     let arguments = fs::read_to_string(folder.join("arguments"))?;
@@ -194,7 +193,6 @@ pub fn start(folder: &Path) -> Result<()> {
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log)
-        .process_group(0)
         .spawn()
         .with_context(|| format!("starting {}", words[0]))?;
     fs::write(folder.join("pid"), child.id().to_string())?;
