@@ -8,6 +8,7 @@
 pub mod config_file;
 mod error;
 pub mod home;
+pub mod index;
 mod layout;
 mod limits;
 pub mod manifest;
@@ -23,6 +24,7 @@ mod shard;
 pub use error::{AppendError, OpenError, ReadError, WriteError};
 pub use config_file::ConfigDir;
 pub use home::StoreHome;
+pub use index::{Index, IndexHistory, IndexProgress, KeyLookup};
 pub use offset_journal::OffsetJournal;
 pub use options::{FlushMode, StoreOptions};
 pub use shard::Shard;

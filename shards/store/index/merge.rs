@@ -1,0 +1,406 @@
+//! The background merge of a run into Java's index files.
+//!
+//! For each file that the run reaches: items are put into groups of neighbouring slots, linked to the slots' present items,
+//! written in one sequence and synced; then the slots are written and synced; the header last. So a crash leaves at worst
+//! slots that name items above the header's count, each linked to what the slot held before: the repair pass follows the
+//! links back before anything overwrites those items. Nothing is written through a mapping; the descriptor is the merge's
+//! own, opened before its writes. A failed sync is never retried: the caller drops the file.
+
+use std::io::{self, IoSlice};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use reactor::{BackgroundTask, Step};
+use sys::disk::{Disk, DiskFile, OpenMode};
+
+use super::file::{FileName, Geometry, Header, ITEM_BYTES, IndexFile, Item, SLOT_BYTES, read_full};
+use super::run::Run;
+
+/// Slots of a group: 256 KiB, which the second-level cache holds while its items are linked.
+const GROUP_SLOTS: u32 = 1 << 16;
+/// Groups of one step: 4 MiB.
+const GROUPS_A_STEP: u32 = 16;
+/// Items written in one step: 2.5 MiB.
+const ITEMS_A_STEP: usize = 1 << 17;
+/// A group with fewer items than this is read and written slot by slot.
+const FEW_ITEMS: usize = 64;
+/// Unit in which changed slots are written.
+const BLOCK_BYTES: usize = 4096;
+
+/// What a merge did; also when it failed.
+pub(crate) struct Merged {
+    /// Files with a new header, in order; the first may be the newest one there was.
+    pub files: Vec<IndexFile>,
+    /// Items of the run that are in files now.
+    pub items: usize,
+    /// Why it stopped early.
+    pub failed: Option<Failure>,
+}
+
+/// Why a merge stopped.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The file is as it was but for what lies above its count: try again after a repair.
+    Write(io::Error),
+    /// The state of the named file's bytes is unknown: drop it.
+    Sync(io::Error, FileName),
+}
+
+/// The task. Its output is a [`Merged`].
+pub(crate) struct Merge {
+    geometry: Geometry,
+    dir: PathBuf,
+    wall_ms: i64,
+    run: Arc<Run>,
+    /// Items of the run before this are in files.
+    done: usize,
+    newest: Option<Arc<IndexFile>>,
+    repair: bool,
+    part: Option<Part>,
+    files: Vec<IndexFile>,
+}
+
+/// The work on one file.
+struct Part {
+    name: FileName,
+    created: bool,
+    reader: Arc<dyn DiskFile>,
+    writer: Arc<dyn DiskFile>,
+    /// As it is on disk.
+    old: Header,
+    /// As it will be.
+    new: Header,
+    /// Number of the run's items that go into this file.
+    count: usize,
+    phase: Phase,
+    /// Items (counted from the first of this part) ordered by group of slots, and where each group begins.
+    grouped: Vec<u32>,
+    groups: Vec<u32>,
+    /// The link of each item.
+    previous: Vec<u32>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    Repair { group: u32 },
+    Group,
+    Link { group: u32 },
+    Items { from: usize },
+    SyncItems,
+    Slots { group: u32 },
+    SyncSlots,
+    Header,
+}
+
+impl Merge {
+    /// The merge of `run`, of which the first `done` items are in files already, behind `newest`. `wall_ms` names files.
+    pub fn new(
+        geometry: Geometry,
+        dir: PathBuf,
+        wall_ms: i64,
+        (run, done): (Arc<Run>, usize),
+        newest: Option<Arc<IndexFile>>,
+        repair: bool,
+    ) -> Self {
+        Self { geometry, dir, wall_ms, run, done, newest, repair, part: None, files: Vec::new() }
+    }
+
+    /// One step; `true` when all is merged.
+    fn advance(&mut self, disk: &dyn Disk) -> Result<bool, Failure> {
+        let Some(part) = &mut self.part else {
+            if self.done == self.run.len() {
+                return Ok(true);
+            }
+            self.part = Some(self.open_part(disk).map_err(Failure::Write)?);
+            return Ok(false);
+        };
+        let (geometry, run, first) = (self.geometry, &*self.run, self.done);
+        let written = |result: io::Result<()>| result.map_err(Failure::Write);
+        let name = part.name;
+        let synced = move |result: io::Result<()>| result.map_err(|error| Failure::Sync(error, name));
+        part.phase = match part.phase {
+            Phase::Repair { group } => match part.repair(geometry, group).map_err(Failure::Write)? {
+                Some(group) => Phase::Repair { group },
+                None => {
+                    synced(part.writer.sync_data())?;
+                    self.repair = false;
+                    Phase::Group
+                }
+            },
+            Phase::Group => {
+                part.group(geometry, run, first);
+                Phase::Link { group: 0 }
+            }
+            Phase::Link { group } => match part.link(geometry, run, first, group).map_err(Failure::Write)? {
+                Some(group) => Phase::Link { group },
+                None => Phase::Items { from: 0 },
+            },
+            Phase::Items { from } if from < part.count => {
+                written(part.write_items(geometry, run, first, from))?;
+                Phase::Items { from: from + ITEMS_A_STEP }
+            }
+            Phase::Items { .. } => Phase::SyncItems,
+            Phase::SyncItems => {
+                synced(part.writer.sync_data())?;
+                Phase::Slots { group: 0 }
+            }
+            Phase::Slots { group } => match part.write_slots(geometry, run, first, group).map_err(Failure::Write)? {
+                Some(group) => Phase::Slots { group },
+                None => Phase::SyncSlots,
+            },
+            Phase::SyncSlots => {
+                synced(part.writer.sync_data())?;
+                Phase::Header
+            }
+            Phase::Header => {
+                // A header that is half out is as unknown as after a failed sync.
+                synced(part.writer.write_at(&[IoSlice::new(&part.new.encode())], 0))?;
+                synced(part.writer.sync_data())?;
+                let part = self.part.take().expect("is being worked on");
+                self.finish(part);
+                return Ok(false);
+            }
+        };
+        Ok(false)
+    }
+
+    /// The newest file if it has room, else a new one.
+    fn open_part(&mut self, disk: &dyn Disk) -> io::Result<Part> {
+        let left = self.run.len() - self.done;
+        let newest = self.newest.as_ref().filter(|file| file.header.count < self.geometry.items);
+        let (name, created, reader, old) = match newest {
+            Some(file) => (file.name, false, file.file.clone(), file.header),
+            None => {
+                let name = FileName::new(self.wall_ms, self.newest.as_ref().map(|file| file.name));
+                (name, true, create(disk, &self.dir, name, self.geometry)?, Header::EMPTY)
+            }
+        };
+        let writer = disk.open(&name.path(&self.dir), OpenMode::ReadWrite)?;
+        let count = left.min((self.geometry.items - old.count) as usize);
+        let phase = if self.repair && !created { Phase::Repair { group: 0 } } else { Phase::Group };
+        let (grouped, groups, previous) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Part { name, created, reader, writer, old, new: old, count, phase, grouped, groups, previous })
+    }
+
+    fn finish(&mut self, part: Part) {
+        self.done += part.count;
+        let file = IndexFile { name: part.name, file: part.reader, header: part.new };
+        self.newest = Some(Arc::new(file.clone()));
+        self.files.push(file);
+    }
+
+    fn output(&mut self, failed: Option<Failure>) -> Merged {
+        Merged { files: std::mem::take(&mut self.files), items: self.done, failed }
+    }
+}
+
+impl BackgroundTask for Merge {
+    fn step(&mut self, disk: &dyn Disk) -> io::Result<Step> {
+        match self.advance(disk) {
+            Ok(false) => Ok(Step::More),
+            Ok(true) => Ok(Step::Done(Box::new(self.output(None)))),
+            Err(failure) => {
+                if let Some(part) = self.part.take().filter(|part| part.created) {
+                    // Nothing counts in it: the next try makes another.
+                    let _ = disk.remove_file(&part.name.path(&self.dir));
+                }
+                Ok(Step::Done(Box::new(self.output(Some(failure)))))
+            }
+        }
+    }
+}
+
+/// Makes an empty, sparse file of full length.
+fn create(disk: &dyn Disk, dir: &std::path::Path, name: FileName, geometry: Geometry) -> io::Result<Arc<dyn DiskFile>> {
+    disk.create_dir_all(dir)?;
+    let file = disk.open(&name.path(dir), OpenMode::CreateNew)?;
+    file.set_len(geometry.file_bytes())?;
+    disk.sync_dir(dir)?;
+    Ok(file)
+}
+
+impl Part {
+    /// Puts slots that name items above the count back to what they held before. Returns the next group.
+    fn repair(&mut self, geometry: Geometry, group: u32) -> io::Result<Option<u32>> {
+        let end = group.saturating_add(GROUPS_A_STEP).min(group_count(geometry));
+        for group in group..end {
+            let mut slots = Slots::read(&*self.writer, geometry, group)?;
+            for slot in 0..slots.len() {
+                let found = slots.get(slot);
+                let mut sound = found;
+                while sound >= self.old.count {
+                    sound = if sound < geometry.items { self.link_of(geometry, sound)? } else { 0 };
+                }
+                if sound != found {
+                    slots.set(slot, sound);
+                }
+            }
+            slots.write(&*self.writer, geometry)?;
+        }
+        Ok((end < group_count(geometry)).then_some(end))
+    }
+
+    /// The item before `number` in its chain; 0 when the link is not one.
+    fn link_of(&self, geometry: Geometry, number: u32) -> io::Result<u32> {
+        let mut bytes = [0; ITEM_BYTES];
+        read_full(&*self.writer, &mut bytes, geometry.item_at(number))?;
+        let previous = Item::decode(&bytes).previous;
+        Ok(if previous < number { previous } else { 0 })
+    }
+
+    /// Orders the part's items by group of slots; within a group they stay in the order of the log.
+    fn group(&mut self, geometry: Geometry, run: &Run, first: usize) {
+        let group_of = |at: usize| (geometry.slot_of(run.hash(first + at)) / GROUP_SLOTS) as usize;
+        let mut next = vec![0_u32; group_count(geometry) as usize + 1];
+        for at in 0..self.count {
+            next[group_of(at) + 1] += 1;
+        }
+        for group in 1..next.len() {
+            next[group] += next[group - 1];
+        }
+        self.groups = next.clone();
+        self.grouped = vec![0; self.count];
+        for at in 0..self.count {
+            let place = &mut next[group_of(at)];
+            self.grouped[*place as usize] = at as u32;
+            *place += 1;
+        }
+        self.previous = vec![0; self.count];
+    }
+
+    fn items_of(&self, group: u32) -> &[u32] {
+        &self.grouped[self.groups[group as usize] as usize..self.groups[group as usize + 1] as usize]
+    }
+
+    /// Finds the link of each item of some groups, and counts the slots that were empty. Returns the next group.
+    fn link(&mut self, geometry: Geometry, run: &Run, first: usize, group: u32) -> io::Result<Option<u32>> {
+        let end = group.saturating_add(GROUPS_A_STEP).min(group_count(geometry));
+        for group in group..end {
+            let items = self.items_of(group).to_vec();
+            let slot_of = |at: u32| geometry.slot_of(run.hash(first + at as usize));
+            let mut slots = match items.len() {
+                0 => continue,
+                count if count < FEW_ITEMS => None,
+                _ => Some(Slots::read(&*self.writer, geometry, group)?),
+            };
+            for (place, &at) in items.iter().enumerate() {
+                let slot = slot_of(at);
+                let number = self.old.count + at;
+                let previous = match &mut slots {
+                    Some(slots) => slots.replace(slot % GROUP_SLOTS, number),
+                    None => match items[..place].iter().rfind(|&&other| slot_of(other) == slot) {
+                        Some(&other) => self.old.count + other,
+                        None => read_slot(&*self.writer, geometry, slot)?,
+                    },
+                };
+                // A slot above the count has been repaired before; if the file lies, the chain ends here.
+                let previous = if previous < number { previous } else { 0 };
+                self.new.used_slots = self.new.used_slots.saturating_add(u32::from(previous == 0));
+                self.previous[at as usize] = previous;
+            }
+        }
+        Ok((end < group_count(geometry)).then_some(end))
+    }
+
+    /// Writes some items behind the count.
+    fn write_items(&mut self, geometry: Geometry, run: &Run, first: usize, from: usize) -> io::Result<()> {
+        let end = self.count.min(from + ITEMS_A_STEP);
+        let mut bytes = Vec::with_capacity((end - from) * ITEM_BYTES);
+        for at in from..end {
+            let item = run.item(first + at);
+            let seconds = self.new.seconds(item.store_timestamp_ms);
+            let previous = self.previous[at];
+            bytes.extend_from_slice(&Item { hash: item.hash, offset: item.offset, seconds, previous }.encode());
+            self.new.add(item.offset, item.store_timestamp_ms);
+        }
+        self.writer.write_at(&[IoSlice::new(&bytes)], geometry.item_at(self.old.count + from as u32))
+    }
+
+    /// Lets the slots of some groups name their newest items. Returns the next group.
+    fn write_slots(&mut self, geometry: Geometry, run: &Run, first: usize, group: u32) -> io::Result<Option<u32>> {
+        let end = group.saturating_add(GROUPS_A_STEP).min(group_count(geometry));
+        for group in group..end {
+            let items = self.items_of(group);
+            let slot_of = |at: u32| geometry.slot_of(run.hash(first + at as usize));
+            if items.len() >= FEW_ITEMS {
+                let mut slots = Slots::read(&*self.writer, geometry, group)?;
+                items.iter().for_each(|&at| slots.set(slot_of(at) % GROUP_SLOTS, self.old.count + at));
+                slots.write(&*self.writer, geometry)?;
+                continue;
+            }
+            for (place, &at) in items.iter().enumerate() {
+                let slot = slot_of(at);
+                if !items[place + 1..].iter().any(|&later| slot_of(later) == slot) {
+                    let number = (self.old.count + at).to_be_bytes();
+                    self.writer.write_at(&[IoSlice::new(&number)], geometry.slot_at(slot))?;
+                }
+            }
+        }
+        Ok((end < group_count(geometry)).then_some(end))
+    }
+}
+
+fn group_count(geometry: Geometry) -> u32 {
+    geometry.slots.div_ceil(GROUP_SLOTS)
+}
+
+fn read_slot(file: &dyn DiskFile, geometry: Geometry, slot: u32) -> io::Result<u32> {
+    let mut bytes = [0; SLOT_BYTES];
+    read_full(file, &mut bytes, geometry.slot_at(slot))?;
+    Ok(u32::from_be_bytes(bytes))
+}
+
+/// The slots of a group in memory.
+struct Slots {
+    first: u32,
+    bytes: Vec<u8>,
+    /// A bit for each block of [`BLOCK_BYTES`] that was changed: a group has 64.
+    changed: u64,
+}
+
+const _: () = assert!(GROUP_SLOTS as usize * SLOT_BYTES / BLOCK_BYTES == 64);
+
+impl Slots {
+    fn read(file: &dyn DiskFile, geometry: Geometry, group: u32) -> io::Result<Self> {
+        let first = group * GROUP_SLOTS;
+        let mut bytes = vec![0; (geometry.slots - first).min(GROUP_SLOTS) as usize * SLOT_BYTES];
+        read_full(file, &mut bytes, geometry.slot_at(first))?;
+        Ok(Self { first, bytes, changed: 0 })
+    }
+
+    fn len(&self) -> u32 {
+        (self.bytes.len() / SLOT_BYTES) as u32
+    }
+
+    fn get(&self, slot: u32) -> u32 {
+        let at = slot as usize * SLOT_BYTES;
+        u32::from_be_bytes(self.bytes[at..at + SLOT_BYTES].try_into().expect("4 bytes"))
+    }
+
+    fn set(&mut self, slot: u32, number: u32) {
+        let at = slot as usize * SLOT_BYTES;
+        self.bytes[at..at + SLOT_BYTES].copy_from_slice(&number.to_be_bytes());
+        self.changed |= 1 << (at / BLOCK_BYTES);
+    }
+
+    fn replace(&mut self, slot: u32, number: u32) -> u32 {
+        let old = self.get(slot);
+        self.set(slot, number);
+        old
+    }
+
+    /// Writes the changed blocks, neighbours in one piece.
+    fn write(&self, file: &dyn DiskFile, geometry: Geometry) -> io::Result<()> {
+        let mut block = 0;
+        while block < 64 && self.changed >> block != 0 {
+            block += (self.changed >> block).trailing_zeros();
+            let blocks = (self.changed >> block).trailing_ones();
+            let start = block as usize * BLOCK_BYTES;
+            let end = self.bytes.len().min(start + blocks as usize * BLOCK_BYTES);
+            let at = geometry.slot_at(self.first) + start as u64;
+            file.write_at(&[IoSlice::new(&self.bytes[start..end])], at)?;
+            block += blocks;
+        }
+        Ok(())
+    }
+}
