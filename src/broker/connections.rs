@@ -137,6 +137,11 @@ impl Connections {
         Reading::Unchanged
     }
 
+    /// Requests in flight of all connections.
+    pub fn in_flight(&self) -> u64 {
+        self.slots.iter().flatten().map(|conn| u64::from(conn.in_flight)).sum()
+    }
+
     /// Keeps a frame until the owner answers. The caller holds the connection.
     pub fn wait(&mut self, id: ConnectionId, frame: &[u8]) -> Ticket {
         let conn = self.get(id).expect("frames come from open connections");

@@ -10,7 +10,7 @@ use crate::gather::{ShardAnswer, ShardAsk};
 use crate::owner::{OwnerRequest, Refusal, Ticket};
 use crate::registration::ControlMessage;
 use crate::response;
-use crate::shard_host::{PullWork, QueueQuestion, SendNumbers};
+use crate::shard_host::{PullWork, QueueQuestion, SendBytes, SendNumbers};
 use crate::snapshot::Snapshot;
 use reactor::{ConnectionId, Context, CoreId};
 use remoting::{Command, ResponseCode, SerializeType};
@@ -120,7 +120,7 @@ pub const HOT_GATHER: u64 = 1 << 63;
 /// One turn's requests for the shards of one other core.
 #[derive(Debug, Default)]
 pub struct RequestBatch {
-    /// Topic, properties and body of the sends, one after the other.
+    /// Topic, properties, body and unique id of the sends, one after the other.
     pub bytes: Vec<u8>,
     /// In arrival order.
     pub entries: Vec<Forwarded>,
@@ -144,7 +144,9 @@ pub enum Work {
     Send {
         /// Where its bytes start in the batch.
         start: u32,
-        /// Lengths and numbers.
+        /// Lengths of topic, properties, body and unique id, which follow each other.
+        lens: [u32; 4],
+        /// Everything else.
         numbers: SendNumbers,
     },
     /// Read a queue.
@@ -240,9 +242,15 @@ impl Lanes {
         &mut self.peers[usize::from(to.0)].replies
     }
 
-    /// Bytes and entries that wait for a core which does not take them: the measure of overload.
-    pub fn backlog_bytes(&self, to: CoreId) -> usize {
-        self.peers.get(usize::from(to.0)).map_or(0, |peer| peer.requests.bytes.len())
+    /// Messages and bytes of requests that wait for a core which does not take them: the measure of overload.
+    pub fn backlog(&self, to: CoreId) -> (usize, usize) {
+        let peer = &self.peers[usize::from(to.0)];
+        (peer.waiting.len() + peer.requests.entries.len(), peer.requests.bytes.len())
+    }
+
+    /// Whether this core has messages for itself.
+    pub fn has_own(&self) -> bool {
+        !self.loopback.is_empty()
     }
 
     /// Whether anything waits to be taken by another core.
@@ -371,18 +379,27 @@ impl Answers<'_> {
 
 impl RequestBatch {
     /// Adds a send; its bytes are copied.
-    pub fn send(&mut self, reply: ReplyTo, shard: ShardId, numbers: SendNumbers, parts: [&[u8]; 3]) {
+    pub fn send(&mut self, reply: ReplyTo, shard: ShardId, numbers: SendNumbers, bytes: SendBytes<'_>) {
         let start = self.bytes.len() as u32;
-        for part in parts {
-            self.bytes.extend_from_slice(part);
-        }
-        self.entries.push(Forwarded { reply, shard, work: Work::Send { start, numbers } });
+        self.bytes.extend_from_slice(bytes.topic);
+        bytes.properties.write(&mut self.bytes);
+        self.bytes.extend_from_slice(bytes.body);
+        self.bytes.extend_from_slice(bytes.unique_id);
+        let lens = [bytes.topic.len(), bytes.properties.encoded_len(), bytes.body.len(), bytes.unique_id.len()];
+        let work = Work::Send { start, lens: lens.map(|len| len as u32), numbers };
+        self.entries.push(Forwarded { reply, shard, work });
     }
 }
 
 impl ReplyBatch {
     /// Adds an answer: `write` appends its bytes.
-    pub fn add(&mut self, conn: ConnectionId, settles: Option<u32>, slices: &[LogSlice], write: impl FnOnce(&mut Vec<u8>)) {
+    pub fn add(
+        &mut self,
+        conn: ConnectionId,
+        settles: Option<u32>,
+        slices: &[LogSlice],
+        write: impl FnOnce(&mut Vec<u8>),
+    ) {
         let (bytes_from, slices_from) = (self.bytes.len() as u32, self.slices.len() as u32);
         write(&mut self.bytes);
         self.slices.extend_from_slice(slices);

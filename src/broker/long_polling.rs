@@ -56,12 +56,7 @@ impl LongPolls {
         let entry = self.holds.vacant_entry();
         let slot = entry.key() as u32;
         of_connection.push(slot);
-        self.queues
-            .entry(pull.work.topic.name.clone())
-            .or_default()
-            .entry(pull.work.queue_id)
-            .or_default()
-            .push(slot);
+        self.queues.entry(pull.work.topic.name.clone()).or_default().entry(pull.work.queue_id).or_default().push(slot);
         self.deadlines.push(Reverse((deadline_us, slot, serial)));
         entry.insert(Hold { serial, pull });
         Ok(())
@@ -93,6 +88,11 @@ impl LongPolls {
                 expired.push(self.take(slot));
             }
         }
+    }
+
+    /// When the first of them is to be looked at, in monotonic microseconds.
+    pub fn next_deadline_us(&self) -> Option<u64> {
+        self.deadlines.peek().map(|Reverse((deadline_us, ..))| *deadline_us)
     }
 
     /// Moves every hold of a topic to `out`: it was deleted.

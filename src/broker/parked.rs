@@ -26,7 +26,7 @@ pub struct Acknowledge {
     /// Physical offset of each record.
     pub offsets: SmallVec<[PhysicalOffset; 1]>,
     /// The unique id for `transactionId`; empty for none.
-    pub unique_id: SmallVec<[u8; 40]>,
+    pub unique_id: SmallVec<[u8; 36]>,
     /// The sender waits for the sync too.
     pub wait: bool,
 }
@@ -64,13 +64,7 @@ impl AckGroups {
 
     /// The turn's write succeeded up to `end`: gives what may be answered now to `answer`, and keeps the rest (`sync`, and the
     /// sender waits) until `end` is durable or `deadline_us` has passed.
-    pub fn written(
-        &mut self,
-        sync: bool,
-        end: PhysicalOffset,
-        deadline_us: u64,
-        mut answer: impl FnMut(&Acknowledge),
-    ) {
+    pub fn written(&mut self, sync: bool, end: PhysicalOffset, deadline_us: u64, mut answer: impl FnMut(&Acknowledge)) {
         if !sync {
             self.staged.drain(..).for_each(|ack| answer(&ack));
             return;
@@ -102,6 +96,11 @@ impl AckGroups {
     /// No sync will succeed any more: gives everything that waits for one to `refuse`.
     pub fn sync_failed(&mut self, mut refuse: impl FnMut(&Acknowledge)) {
         self.groups.drain(..).for_each(|group| group.acks.iter().for_each(&mut refuse));
+    }
+
+    /// When the first of them has waited too long, in monotonic microseconds.
+    pub fn next_deadline_us(&self) -> Option<u64> {
+        self.groups.front().map(|group| group.deadline_us)
     }
 
     /// Gives what waited too long for its sync to `expired`.

@@ -5,22 +5,23 @@
 
 use crate::gather::{QueueAsk, QueueState, ShardAnswer, ShardAsk};
 use crate::stats::Traffic;
+use message::QueueOffset;
 use std::sync::Arc;
-use store::{Bounds, QueueOffset, ReadStep, Shard};
+use store::{Bounds, ReadStep, Shard};
 
 /// Runs a question once.
 pub fn run(shard: &mut Shard, traffic: &Traffic, ask: &ShardAsk) -> ReadStep<ShardAnswer> {
     match ask {
         ShardAsk::Queues(queues) => queue_states(shard, queues),
         ShardAsk::AllQueues => ReadStep::Ready(ShardAnswer::AllQueues(all_queues(shard))),
-        ShardAsk::OffsetByTime { queues, timestamp_ms, boundary } => each(queues, |queue| {
-            shard.offset_by_time(queue.topic.as_bytes(), queue.queue_id, *timestamp_ms, *boundary)
-        })
-        .map(ShardAnswer::Offsets),
-        ShardAsk::StoreTimes(queues) => each(queues, |(queue, offset)| {
-            shard.store_time_at(queue.topic.as_bytes(), queue.queue_id, *offset)
-        })
-        .map(ShardAnswer::StoreTimes),
+        ShardAsk::OffsetByTime { queues, timestamp_ms, boundary } => {
+            each(queues, |queue| shard.offset_by_time(queue.topic.as_bytes(), queue.queue_id, *timestamp_ms, *boundary))
+                .map(ShardAnswer::Offsets)
+        }
+        ShardAsk::StoreTimes(queues) => {
+            each(queues, |(queue, offset)| shard.store_time_at(queue.topic.as_bytes(), queue.queue_id, *offset))
+                .map(ShardAnswer::StoreTimes)
+        }
         ShardAsk::DeleteTopic(topic) => {
             shard.delete_topic(topic.as_bytes());
             ReadStep::Ready(ShardAnswer::Deleted)
@@ -48,9 +49,9 @@ fn queue_states(shard: &mut Shard, queues: &[QueueAsk]) -> ReadStep<ShardAnswer>
             return ReadStep::Ready(Some(QueueState { bounds, last_store_time_ms: 0 }));
         }
         let newest = QueueOffset(bounds.max.0 - 1);
-        shard.store_time_at(topic, queue_id, newest).map(|time| {
-            Some(QueueState { bounds, last_store_time_ms: time.unwrap_or(0) })
-        })
+        shard
+            .store_time_at(topic, queue_id, newest)
+            .map(|time| Some(QueueState { bounds, last_store_time_ms: time.unwrap_or(0) }))
     })
     .map(ShardAnswer::Queues)
 }

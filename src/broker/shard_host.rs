@@ -9,35 +9,36 @@
 use crate::crossing::{Answers, ReplyTo};
 use crate::gather::{ShardAnswer, ShardAsk};
 use crate::long_polling::{LongPolls, MAX_HOLD_MS};
+use crate::owner::OwnerRequest;
 use crate::parked::{AckGroups, Acknowledge, Parked, Pending};
-use crate::response;
-use crate::snapshot::{Group, Subscription, Topic};
+use crate::processor::send;
+use crate::response::{self, SendIdentity};
+use crate::snapshot::{Group, PendingReset, Subscription, Topic};
 use crate::stats::Traffic;
 use message::batch::Batch;
-use message::properties::PropertiesSource;
+use message::properties::{PropertiesSource, pairs};
 use message::record::RecordFields;
 use message::{PhysicalOffset, QueueOffset};
-use reactor::{CoreId, JobOutput, Now};
+use reactor::{CoreId, JobOutput};
 use remoting::ResponseCode;
 use smallvec::SmallVec;
+use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use store::{
-    AppendError, Boundary, Bounds, Completion, FlushMode, GetStatus, Missing, PullLimits, Pulled, ReadStep, Shard, ShardCommand, ShardId,
+    AppendError, Boundary, Bounds, Completion, FlushMode, GetStatus, Missing, PullLimits, Pulled, ReadStep, Shard,
+    ShardCommand, ShardId,
 };
+
+/// Resets that a core remembers as taken.
+const MAX_RESETS_TAKEN: usize = 1 << 16;
 
 /// Numbers of a send, checked and routed; the bytes (topic, properties, body) travel beside it.
 #[derive(Clone, Copy, Debug)]
 pub struct SendNumbers {
     /// The queue.
     pub queue_id: u32,
-    /// Bytes of the topic.
-    pub topic_len: u32,
-    /// Bytes of the properties text.
-    pub properties_len: u32,
-    /// Bytes of the body.
-    pub body_len: u32,
     /// The sender's own flag.
     pub flag: i32,
     /// System flag.
@@ -73,8 +74,8 @@ pub struct PullWork {
     pub filter: TagFilter,
     /// How long it may be held when nothing is there, in ms; `None`: not at all.
     pub suspend_ms: Option<u64>,
-    /// A server-side reset that answers it instead of the queue.
-    pub reset: Option<i64>,
+    /// A server-side reset that answers it instead of the queue, unless another pull took it before.
+    pub reset: Option<PendingReset>,
 }
 
 /// What a reader wants.
@@ -133,9 +134,13 @@ pub struct ShardHost {
     hosted: Vec<Hosted>,
     polls: LongPolls,
     woken: Vec<HeldPull>,
+    /// Ids grow: of many, the oldest are in no snapshot any more.
+    resets_taken: BTreeSet<u64>,
     store_host: SocketAddr,
+    identity: SendIdentity,
     sync: bool,
     sync_timeout_ms: u64,
+    closed: bool,
 }
 
 struct Hosted {
@@ -147,14 +152,37 @@ struct Hosted {
 }
 
 impl ShardHost {
-    /// Hosts these shards. `store_host` goes into records and message ids; `sync_timeout_ms` is Java's `syncFlushTimeout`.
-    pub fn new(shards: Vec<(ShardId, Shard)>, store_host: SocketAddr, flush: FlushMode, sync_timeout_ms: u64) -> Self {
+    /// Hosts these shards. `store_host` goes into records, `identity` into answers; `sync_timeout_ms` is Java's
+    /// `syncFlushTimeout`.
+    pub fn new(
+        shards: Vec<(ShardId, Shard)>,
+        store_host: SocketAddr,
+        identity: SendIdentity,
+        flush: FlushMode,
+        sync_timeout_ms: u64,
+    ) -> Self {
         let hosted = shards
             .into_iter()
-            .map(|(id, shard)| Hosted { id, shard, acks: AckGroups::default(), parked: Parked::default(), traffic: Traffic::default() })
+            .map(|(id, shard)| Hosted {
+                id,
+                shard,
+                acks: AckGroups::default(),
+                parked: Parked::default(),
+                traffic: Traffic::default(),
+            })
             .collect();
         let sync = flush == FlushMode::Sync;
-        Self { hosted, polls: LongPolls::default(), woken: Vec::new(), store_host, sync, sync_timeout_ms }
+        Self {
+            hosted,
+            polls: LongPolls::default(),
+            woken: Vec::new(),
+            resets_taken: BTreeSet::new(),
+            store_host,
+            identity,
+            sync,
+            sync_timeout_ms,
+            closed: false,
+        }
     }
 
     /// Pulls that are held on this core.
@@ -195,6 +223,13 @@ impl ShardHost {
         let appended = if numbers.batch {
             match Batch::parse(bytes.body) {
                 Ok(batch) => {
+                    let unserved = batch.iter().find_map(|entry| send::unserved(pairs(entry.properties)).err());
+                    if let Some(refusal) = unserved {
+                        hosted.traffic.put_refused += 1;
+                        return answers.reply(&to, &[], |out| {
+                            response::refusal(out, &to, refusal.code, &refusal.remark);
+                        });
+                    }
                     let records: Vec<RecordFields<'_>> = batch
                         .iter()
                         .map(|entry| RecordFields {
@@ -261,12 +296,7 @@ impl ShardHost {
     }
 
     /// A sync, a background job or a fetch of a shard ended. `value` is the token's value, as packed by [`token_value`].
-    pub fn completed(
-        &mut self,
-        answers: &mut Answers<'_>,
-        value: u64,
-        result: io::Result<JobOutput>,
-    ) {
+    pub fn completed(&mut self, answers: &mut Answers<'_>, value: u64, result: io::Result<JobOutput>) {
         let Some(at) = self.position(ShardId((value >> 32) as u16)) else { return };
         let now = answers.cx.now();
         match self.hosted[at].shard.completed(now, value as u32, result) {
@@ -308,9 +338,10 @@ impl ShardHost {
 
     /// Time passed without a request: what waits for a sync too long is told so.
     pub fn check_timeouts(&mut self, answers: &mut Answers<'_>) {
-        let (now, store_host) = (answers.cx.now(), self.store_host);
-        for hosted in &mut self.hosted {
-            hosted.acks.expire(now, |ack| response::send_outcome(answers, ack, store_host, ResponseCode::FlushDiskTimeout));
+        let now = answers.cx.now();
+        let Self { hosted, identity, .. } = self;
+        for hosted in hosted {
+            hosted.acks.expire(now, |ack| response::sent(answers, ack, identity, ResponseCode::FlushDiskTimeout));
         }
     }
 
@@ -329,7 +360,22 @@ impl ShardHost {
     /// # Errors
     /// The first shard that could not.
     pub fn close(&mut self) -> io::Result<()> {
-        self.hosted.iter_mut().try_for_each(|hosted| hosted.shard.close())
+        let results: Vec<io::Result<()>> = self.hosted.iter_mut().map(|hosted| hosted.shard.close()).collect();
+        results.into_iter().collect::<io::Result<()>>()?;
+        self.closed = true;
+        Ok(())
+    }
+
+    /// Whether every shard was closed without an error.
+    pub fn closed_cleanly(&self) -> bool {
+        self.closed
+    }
+
+    /// When `turn_end` wants to be called at the latest, in monotonic microseconds; `None` while nothing waits.
+    pub fn next_tick_us(&self) -> Option<u64> {
+        let shards =
+            self.hosted.iter().flat_map(|hosted| [hosted.shard.next_tick_us(), hosted.acks.next_deadline_us()]);
+        shards.chain([self.polls.next_deadline_us()]).flatten().min()
     }
 
     fn position(&self, shard: ShardId) -> Option<usize> {
@@ -342,43 +388,44 @@ impl ShardHost {
     }
 
     fn write(&mut self, answers: &mut Answers<'_>, at: usize) {
-        let hosted = &mut self.hosted[at];
+        let Self { hosted, identity, sync, sync_timeout_ms, .. } = self;
+        let hosted = &mut hosted[at];
         let now = answers.cx.now();
         let result = hosted.shard.write_staged(now);
         if hosted.acks.nothing_staged() {
             return;
         }
-        let store_host = self.store_host;
         match result {
             Ok(()) => {
-                let deadline_us = now.mono_us + self.sync_timeout_ms * 1000;
+                let deadline_us = now.mono_us + *sync_timeout_ms * 1000;
                 let end = hosted.shard.end();
-                hosted.acks.written(self.sync, end, deadline_us, |ack| {
-                    response::send_outcome(answers, ack, store_host, ResponseCode::Success);
+                hosted.acks.written(*sync, end, deadline_us, |ack| {
+                    response::sent(answers, ack, identity, ResponseCode::Success);
                 });
             }
             Err(error) => {
                 hosted.traffic.failed_writes += 1;
                 tracing::error!(shard = hosted.id.0, %error, "the write of a turn failed");
                 let remark = format!("the broker could not store the message: {error}");
-                hosted.acks.write_failed(|ack| {
-                    answers.refuse(&ack.to, ResponseCode::ServiceNotAvailable, &remark);
-                });
+                hosted.acks.write_failed(|ack| answers.refuse(&ack.to, ResponseCode::ServiceNotAvailable, &remark));
             }
         }
     }
 
     fn release_durable(&mut self, answers: &mut Answers<'_>, at: usize) {
-        let store_host = self.store_host;
-        let hosted = &mut self.hosted[at];
+        let Self { hosted, identity, .. } = self;
+        let hosted = &mut hosted[at];
         let durable = hosted.shard.durable_to();
-        hosted.acks.durable(durable, |ack| response::send_outcome(answers, ack, store_host, ResponseCode::Success));
-        if let Err(error) = hosted.shard.is_writable()
-            && matches!(error, AppendError::ReadOnly(_))
-        {
+        hosted.acks.durable(durable, |ack| response::sent(answers, ack, identity, ResponseCode::Success));
+        if let Err(error @ AppendError::ReadOnly(_)) = hosted.shard.is_writable() {
             let (code, remark) = append_refusal(&error);
             hosted.acks.sync_failed(|ack| answers.refuse(&ack.to, code, &remark));
         }
+    }
+
+    /// `traceOn` was changed while running.
+    pub fn set_trace_on(&mut self, trace_on: bool) {
+        self.identity.trace_on = trace_on;
     }
 
     fn run_again(&mut self, answers: &mut Answers<'_>, at: usize, pending: Pending) {
@@ -391,9 +438,20 @@ impl ShardHost {
 
     fn run_pull(&mut self, answers: &mut Answers<'_>, at: usize, to: ReplyTo, work: PullWork) {
         let hosted = &mut self.hosted[at];
-        if let Some(offset) = work.reset {
+        if let Some(reset) = work.reset
+            && self.resets_taken.insert(reset.id)
+        {
+            if self.resets_taken.len() > MAX_RESETS_TAKEN {
+                self.resets_taken.pop_first();
+            }
             let bounds = hosted.shard.bounds(work.topic.name.as_bytes(), work.queue_id).unwrap_or_default();
-            return response::pull_reset(answers, &to, &work, offset, bounds);
+            answers.lanes.owner(OwnerRequest::ResetTaken {
+                topic: work.topic.name.to_string(),
+                group: work.group.name.to_string(),
+                queue_id: work.queue_id,
+                id: reset.id,
+            });
+            return response::pull_reset(answers, &to, &work, reset.offset, bounds);
         }
         match hosted.pull_step(&work) {
             ReadStep::Ready(pulled) => {
@@ -442,10 +500,7 @@ impl ShardHost {
             Question::Record(offset) => return self.run_record(answers, at, to, question, offset),
         };
         match step {
-            ReadStep::Ready(value) if question.question == Question::EarliestStoreTime => {
-                response::number(answers, &to, b"timestamp", value);
-            }
-            ReadStep::Ready(value) => response::number(answers, &to, b"offset", value),
+            ReadStep::Ready(value) => response::of_question(answers, &to, question.question, value),
             ReadStep::Missing(missing) => hosted.park(missing, Pending::Question(to, question)),
             ReadStep::Failed(error) => answers.refuse(&to, ResponseCode::SystemError, &error.to_string()),
         }
@@ -460,7 +515,7 @@ impl ShardHost {
         offset: PhysicalOffset,
     ) {
         match self.hosted[at].shard.record_at(offset) {
-            ReadStep::Ready(Some(record)) => response::body(answers, &to, record),
+            ReadStep::Ready(Some(record)) => response::body(answers, &to, &record),
             ReadStep::Ready(None) => answers.refuse(&to, ResponseCode::SystemError, &no_record(offset.to_i64())),
             ReadStep::Missing(missing) => self.hosted[at].park(missing, Pending::Question(to, question)),
             ReadStep::Failed(error) => answers.refuse(&to, ResponseCode::SystemError, &error.to_string()),
@@ -475,6 +530,20 @@ impl ShardHost {
             ReadStep::Failed(error) => ShardAnswer::Failed(error.to_string()),
         };
         answers.shard_answer(from, gather, hosted.id, answer);
+    }
+}
+
+impl SendBytes<'_> {
+    /// All of them.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.topic.len() + self.properties.encoded_len() + self.body.len() + self.unique_id.len()
+    }
+
+    /// Whether there is no byte.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 }
 
@@ -504,7 +573,7 @@ impl Hosted {
     }
 
     fn token(&self, token: u32) -> reactor::Token {
-        crate::core::token(crate::core::TokenKind::Shard, u64::from(self.id.0) << 32 | u64::from(token))
+        crate::router::token(crate::router::TokenKind::Shard, u64::from(self.id.0) << 32 | u64::from(token))
     }
 }
 

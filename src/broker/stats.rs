@@ -63,3 +63,20 @@ impl Traffic {
         }
     }
 }
+
+/// Counters of one core's connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CoreCounters {
+    /// Connections accepted.
+    pub connections: u64,
+    /// Frames understood.
+    pub requests: u64,
+    /// Frames that could not be trusted; each closed its connection.
+    pub malformed: u64,
+    /// Requests with a code that is not served.
+    pub not_served: u64,
+    /// Requests refused before they reached a shard or the owner, those with a code that is not served included.
+    pub refused: u64,
+    /// Times that a connection was not read because a lane was full.
+    pub congested: u64,
+}

@@ -1,0 +1,235 @@
+//! PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): who may read what, and through which filter.
+
+use crate::owner::Refusal;
+use crate::shard_host::{PullWork, TagFilter};
+use crate::snapshot::{MessageModel, PERM_READ, Snapshot, Subscription};
+use message::hash::java_hash;
+use message::sys_flag::{PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND};
+use remoting::ResponseCode;
+use smallvec::SmallVec;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+/// A pull's header.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PullHeader<'a> {
+    /// Consumer group.
+    pub group: &'a [u8],
+    /// Topic.
+    pub topic: &'a [u8],
+    /// Queue.
+    pub queue_id: i32,
+    /// Where to read from.
+    pub queue_offset: i64,
+    /// Most records.
+    pub max_msg_nums: i32,
+    /// Bits of `message::sys_flag::PULL_*`.
+    pub sys_flag: i32,
+    /// The offset to commit, with its bit.
+    pub commit_offset: i64,
+    /// How long it may be held, in ms, with its bit.
+    pub suspend_timeout_ms: i64,
+    /// Subscription text, with its bit.
+    pub subscription: Option<&'a [u8]>,
+    /// Version of the reader's subscription.
+    pub sub_version: i64,
+    /// `TAG` (also when absent) or `SQL92`.
+    pub expression_type: Option<&'a [u8]>,
+    /// Code 361.
+    pub lite: bool,
+}
+
+/// What to do with a pull.
+#[derive(Debug)]
+pub enum Admission {
+    /// Read; the header says whether to commit.
+    Read(PullWork),
+    /// The group is not known here: ask the owner, then check again.
+    NeedGroup,
+    /// Answer with this; the number is Java's `forbiddenType`, 0 for none.
+    Refuse(Refusal, i32),
+}
+
+/// Java's `ForbiddenType`.
+mod forbidden {
+    pub const NOT: i32 = 0;
+    pub const BROKER: i32 = 1;
+    pub const GROUP: i32 = 2;
+    pub const TOPIC: i32 = 3;
+    pub const BROADCASTING: i32 = 4;
+}
+
+/// Whether the header asks to commit an offset.
+#[must_use]
+pub fn commits(header: &PullHeader<'_>) -> bool {
+    header.sys_flag & PULL_COMMIT_OFFSET != 0 && header.commit_offset >= 0
+}
+
+/// Checks a pull against the metadata. `asked` says that the owner has answered already: no second question.
+pub fn admit(
+    header: &PullHeader<'_>,
+    snapshot: &Snapshot,
+    peer: SocketAddr,
+    broker_ip: IpAddr,
+    asked: bool,
+) -> Admission {
+    let settings = &snapshot.settings;
+    let refuse = |code: ResponseCode, forbidden: i32, remark: String| {
+        Admission::Refuse(Refusal { code: code.to_i32(), remark }, forbidden)
+    };
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    if settings.broker_permission & PERM_READ == 0 {
+        let remark = format!("the broker[{broker_ip}] pulling message is forbidden");
+        return refuse(ResponseCode::NoPermission, forbidden::BROKER, remark);
+    }
+    if header.lite && !settings.lite_pull {
+        let remark = format!("the broker[{broker_ip}] for lite pull consumer is forbidden");
+        return refuse(ResponseCode::NoPermission, forbidden::BROKER, remark);
+    }
+    let Some(group) = snapshot.group(header.group) else {
+        if !asked {
+            return Admission::NeedGroup;
+        }
+        let remark = format!("subscription group [{}] does not exist", text(header.group));
+        return refuse(ResponseCode::SubscriptionGroupNotExist, forbidden::NOT, remark);
+    };
+    if !group.consume_enable {
+        let remark = format!("subscription group no permission, {}", group.name);
+        return refuse(ResponseCode::NoPermission, forbidden::GROUP, remark);
+    }
+    let Some(topic) = snapshot.topic(header.topic) else {
+        let remark = format!("topic[{}] not exist, apply first please!", text(header.topic));
+        return refuse(ResponseCode::TopicNotExist, forbidden::NOT, remark);
+    };
+    if !topic.readable() {
+        let remark = format!("the topic[{}] pulling message is forbidden", topic.name);
+        return refuse(ResponseCode::NoPermission, forbidden::TOPIC, remark);
+    }
+    let Some(queue_id) = u32::try_from(header.queue_id).ok().filter(|&id| id < topic.read_queues) else {
+        let remark = format!(
+            "queueId[{}] is illegal, topic:[{}] topicConfig.readQueueNums:[{}] consumer:[{peer}]",
+            header.queue_id, topic.name, topic.read_queues
+        );
+        return refuse(ResponseCode::InvalidParameter, forbidden::NOT, remark);
+    };
+    let filter = match filter(header, snapshot, group.consume_broadcast_enable) {
+        Ok(filter) => filter,
+        Err((refusal, forbidden)) => return Admission::Refuse(refusal, forbidden),
+    };
+    let suspend_ms = (header.sys_flag & PULL_SUSPEND != 0).then(|| {
+        let asked_ms = u64::try_from(header.suspend_timeout_ms).unwrap_or(0);
+        if settings.long_polling { asked_ms } else { u64::from(settings.short_polling_ms) }
+    });
+    let reset =
+        if settings.server_side_reset { snapshot.pending_reset(header.topic, header.group, queue_id) } else { None };
+    Admission::Read(PullWork {
+        topic: topic.clone(),
+        group: group.clone(),
+        queue_id,
+        offset: header.queue_offset,
+        max_count: header.max_msg_nums.min(settings.max_pull_count as i32),
+        max_bytes: settings.max_pull_bytes,
+        filter,
+        suspend_ms,
+        reset,
+    })
+}
+
+/// The filter of a pull: of its own text, or of its group's heartbeats.
+fn filter(header: &PullHeader<'_>, snapshot: &Snapshot, broadcast: bool) -> Result<TagFilter, (Refusal, i32)> {
+    let refuse =
+        |code: ResponseCode, forbidden: i32, remark: String| Err((Refusal { code: code.to_i32(), remark }, forbidden));
+    if header.sys_flag & PULL_SUBSCRIPTION != 0 {
+        if !is_tag(header.expression_type) {
+            return no_property_filter(header.expression_type.unwrap_or_default());
+        }
+        return match tag_filter(header.subscription.unwrap_or_default()) {
+            Some(filter) => Ok(filter),
+            None => {
+                let remark = "parse the consumer's subscription failed".into();
+                refuse(ResponseCode::SubscriptionParseFailed, forbidden::NOT, remark)
+            }
+        };
+    }
+    let Some(consumers) = snapshot.consumers.get(header.group) else {
+        let remark = "the consumer's group info not exist".into();
+        return refuse(ResponseCode::SubscriptionNotExist, forbidden::NOT, remark);
+    };
+    if !broadcast && consumers.model == MessageModel::Broadcasting {
+        let group = String::from_utf8_lossy(header.group);
+        let remark = format!("the consumer group[{group}] can not consume by broadcast way");
+        return refuse(ResponseCode::NoPermission, forbidden::BROADCASTING, remark);
+    }
+    let Some(subscription) = consumers.subscription(header.topic) else {
+        let remark = "the consumer's subscription not exist".into();
+        return refuse(ResponseCode::SubscriptionNotExist, forbidden::NOT, remark);
+    };
+    if subscription.version < header.sub_version {
+        let remark = "the consumer's subscription not latest".into();
+        return refuse(ResponseCode::SubscriptionNotLatest, forbidden::NOT, remark);
+    }
+    if !is_tag(Some(subscription.expression_type.as_bytes())) {
+        return no_property_filter(subscription.expression_type.as_bytes());
+    }
+    Ok(subscribed(subscription))
+}
+
+fn subscribed(subscription: &Arc<Subscription>) -> TagFilter {
+    if subscription.class_filter_mode || matches!(&*subscription.expression, "*" | "") {
+        TagFilter::All
+    } else {
+        TagFilter::Subscribed(subscription.clone())
+    }
+}
+
+/// SQL92 is refused with the answer of a Java broker without `enablePropertyFilter`.
+fn no_property_filter(kind: &[u8]) -> Result<TagFilter, (Refusal, i32)> {
+    let kind = String::from_utf8_lossy(kind);
+    let remark = format!("The broker does not support consumer to filter message by {kind}");
+    Err((Refusal { code: ResponseCode::SystemError.to_i32(), remark }, forbidden::NOT))
+}
+
+fn is_tag(kind: Option<&[u8]>) -> bool {
+    matches!(kind, None | Some(b"" | b"TAG"))
+}
+
+/// The filter of `A || B`; `None` for a text of separators only. Parts are trimmed, empty ones count for nothing.
+fn tag_filter(text: &[u8]) -> Option<TagFilter> {
+    if matches!(text, b"" | b"*") {
+        return Some(TagFilter::All);
+    }
+    let text = String::from_utf8_lossy(text);
+    // Java's split drops trailing empty parts and then wants at least one.
+    if text.split("||").all(str::is_empty) {
+        return None;
+    }
+    let tags = text.split("||").map(|part| part.trim_matches(|c: char| c <= ' ')).filter(|tag| !tag.is_empty());
+    let codes: SmallVec<[i32; 4]> = tags.map(|tag| java_hash(tag.as_bytes())).collect();
+    Some(TagFilter::Codes(codes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn codes(text: &str) -> Option<Vec<i32>> {
+        match tag_filter(text.as_bytes())? {
+            TagFilter::All => Some(vec![]),
+            TagFilter::Codes(codes) => Some(codes.to_vec()),
+            TagFilter::Subscribed(_) => panic!("no heartbeat here"),
+        }
+    }
+
+    #[test]
+    fn subscription_texts_are_read_as_java_reads_them() {
+        let (a, b) = (java_hash(b"A"), java_hash(b"B c"));
+        assert_eq!(codes("*"), Some(vec![]));
+        assert_eq!(codes(""), Some(vec![]));
+        assert_eq!(codes("A"), Some(vec![a]));
+        assert_eq!(codes(" A  ||\tB c || "), Some(vec![a, b]));
+        assert_eq!(codes("|| A ||"), Some(vec![a]));
+        assert_eq!(codes("||"), None);
+        assert_eq!(codes("||||"), None);
+        assert!(matches!(tag_filter(b"  "), Some(TagFilter::Codes(codes)) if codes.is_empty()), "matches nothing");
+    }
+}

@@ -1,0 +1,195 @@
+//! SEND_MESSAGE (10), SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320): who may send what to which queue.
+
+use crate::owner::Refusal;
+use crate::snapshot::{PERM_WRITE, Snapshot, Topic};
+use message::names;
+use message::properties::{MAX_PROPERTIES_BYTES, PropertyList, name};
+use message::sys_flag;
+use remoting::ResponseCode;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// A send's header, whatever its field names were.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SendHeader<'a> {
+    /// Topic.
+    pub topic: &'a [u8],
+    /// The topic whose settings an automatically created one takes.
+    pub default_topic: &'a [u8],
+    /// Queues of an automatically created topic.
+    pub default_topic_queues: i32,
+    /// Queue; negative: the broker chooses.
+    pub queue_id: i32,
+    /// System flag.
+    pub sys_flag: i32,
+    /// The sender's time, ms since 1970.
+    pub born_timestamp_ms: i64,
+    /// The sender's own flag.
+    pub flag: i32,
+    /// Properties text.
+    pub properties: &'a [u8],
+    /// How often it was delivered before.
+    pub reconsume_times: i32,
+    /// Unit mode: counts for the flags of an automatically created topic.
+    pub unit_mode: bool,
+    /// The body is a batch.
+    pub batch: bool,
+}
+
+/// What to do with a send.
+#[derive(Debug)]
+pub enum Admission {
+    /// Append it to this queue.
+    Append(Arc<Topic>, u32),
+    /// The topic is not known here: ask the owner, then check again.
+    NeedTopic,
+    /// Answer with this.
+    Refuse(Refusal),
+}
+
+/// Checks a send against the metadata. `asked` says that the owner has answered already: no second question. `any_queue` is a
+/// number that changes from call to call, for senders that leave the queue to the broker.
+pub fn admit(
+    header: &SendHeader<'_>,
+    body_len: usize,
+    snapshot: &Snapshot,
+    peer: SocketAddr,
+    broker_ip: std::net::IpAddr,
+    any_queue: u32,
+    asked: bool,
+) -> Admission {
+    let settings = &snapshot.settings;
+    let refuse = |code: ResponseCode, remark: String| Admission::Refuse(Refusal { code: code.to_i32(), remark });
+    if settings.broker_permission & PERM_WRITE == 0 {
+        return refuse(ResponseCode::NoPermission, format!("the broker[{broker_ip}] sending message is forbidden"));
+    }
+    // A known name was checked when its topic was made.
+    let Some(topic) = snapshot.topic(header.topic) else {
+        return admit_unknown(header, asked);
+    };
+    if names::is_protected_topic(header.topic) {
+        return refuse(ResponseCode::NoPermission, forbidden(header.topic));
+    }
+    let queue_id = match u32::try_from(header.queue_id) {
+        Ok(id) if id >= topic.queues() => {
+            let remark = format!(
+                "request queueId[{id}] is illegal, topic[{}] has {} queues to read and {} to write, Producer: {peer}",
+                topic.name, topic.read_queues, topic.write_queues
+            );
+            return refuse(ResponseCode::InvalidParameter, remark);
+        }
+        Ok(id) => id,
+        Err(_) if topic.write_queues == 0 => {
+            return refuse(ResponseCode::InvalidParameter, format!("topic[{}] has no queue to write to", topic.name));
+        }
+        Err(_) => any_queue % topic.write_queues,
+    };
+    if body_len > settings.max_message_size as usize {
+        let remark = format!(
+            "the message is illegal: message size exceeded, body of {body_len} bytes, limit {}",
+            settings.max_message_size
+        );
+        return refuse(ResponseCode::MessageIllegal, remark);
+    }
+    if header.batch && names::is_retry_topic(header.topic) {
+        return refuse(ResponseCode::MessageIllegal, "batch request does not support retry group".into());
+    }
+    Admission::Append(topic.clone(), queue_id)
+}
+
+fn admit_unknown(header: &SendHeader<'_>, asked: bool) -> Admission {
+    let refuse = |code: ResponseCode, remark: String| Admission::Refuse(Refusal { code: code.to_i32(), remark });
+    if let Err(error) = names::check_topic(header.topic) {
+        return refuse(ResponseCode::InvalidParameter, error.topic_remark(header.topic));
+    }
+    if names::is_protected_topic(header.topic) {
+        return refuse(ResponseCode::NoPermission, forbidden(header.topic));
+    }
+    if asked {
+        let topic = String::from_utf8_lossy(header.topic);
+        return refuse(ResponseCode::TopicNotExist, format!("topic[{topic}] not exist, apply first please!"));
+    }
+    Admission::NeedTopic
+}
+
+fn forbidden(topic: &[u8]) -> String {
+    format!("Sending message to topic[{}] is forbidden.", String::from_utf8_lossy(topic))
+}
+
+/// The flags of a topic that a send in unit mode creates.
+#[must_use]
+pub fn topic_sys_flag(header: &SendHeader<'_>) -> i32 {
+    match (header.unit_mode, names::is_retry_topic(header.topic)) {
+        (false, _) => 0,
+        (true, false) => 1,
+        (true, true) => 2,
+    }
+}
+
+/// Properties that ask for what this broker does not do yet: such a message is refused, never stored as a plain one.
+/// (`TRAN_MSG` asks only with the value true, `DELAY` only above 0.)
+pub fn unserved<'a>(pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Result<(), Refusal> {
+    for (key, value) in pairs {
+        // All names in question start with one of these; nearly all others do not.
+        if !matches!(key.first(), Some(b'T' | b'D' | b'I')) {
+            continue;
+        }
+        let illegal = |what: &str| {
+            let remark = format!("the message is illegal: {what} is not supported by this broker");
+            Err(Refusal { code: ResponseCode::MessageIllegal.to_i32(), remark })
+        };
+        match key {
+            name::TRANSACTION_PREPARED if value.eq_ignore_ascii_case(b"true") => return Err(transaction()),
+            name::DELAY => match std::str::from_utf8(value).ok().and_then(|text| text.parse::<i32>().ok()) {
+                Some(level) if level <= 0 => {}
+                Some(_) => return illegal("a delay level"),
+                None => return illegal("a delay level that is no number"),
+            },
+            name::TIMER_DELAY_SEC | name::TIMER_DELAY_MS | name::TIMER_DELIVER_MS | name::TIMER_DELETE_UNIQUE_KEY => {
+                return illegal("a timer");
+            }
+            name::INNER_MULTI_DISPATCH => return illegal("multi-dispatch"),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The refusal of a half message.
+#[must_use]
+pub fn transaction() -> Refusal {
+    let remark = "the broker sending transaction message is forbidden: transactions are not supported".into();
+    Refusal { code: ResponseCode::NoPermission.to_i32(), remark }
+}
+
+/// The properties of a send (of a batch: those of its header), as Java's map has them.
+///
+/// # Errors
+/// They ask for what is not served.
+pub fn properties<'a>(header: &SendHeader<'a>) -> Result<PropertyList<'a>, Refusal> {
+    if sys_flag::transaction(header.sys_flag) != 0 {
+        return Err(transaction());
+    }
+    let list = PropertyList::parse(header.properties);
+    unserved(list.iter())?;
+    Ok(list)
+}
+
+/// Checks the length of what is to be stored.
+///
+/// # Errors
+/// It is over the limit.
+pub fn check_length(list: &PropertyList<'_>) -> Result<(), Refusal> {
+    let bytes = list.encoded_len();
+    if bytes <= MAX_PROPERTIES_BYTES {
+        return Ok(());
+    }
+    let remark = format!("the message is illegal: properties of {bytes} bytes, limit {MAX_PROPERTIES_BYTES}");
+    Err(Refusal { code: ResponseCode::MessageIllegal.to_i32(), remark })
+}
+
+/// Whether the sender waits for the flush: Java's reading of `WAIT`.
+#[must_use]
+pub fn waits(wait: Option<&[u8]>) -> bool {
+    wait.is_none_or(|value| value.eq_ignore_ascii_case(b"true"))
+}

@@ -1,0 +1,160 @@
+//! The answers of the hot path: outcomes to codes, remarks and fields.
+//!
+//! Role: the one place where what a shard said becomes an answer in the form of its request. Invariants: an answer of a stored
+//! send always has fields (Java clients read them unchecked); a pull that reached the store always has its four offsets.
+
+use crate::crossing::{Answers, ReplyTo};
+use crate::owner::Refusal;
+use crate::parked::Acknowledge;
+use crate::processor::query::Found;
+use crate::shard_host::{PullWork, Question};
+use bytes::Bytes;
+use message::ids::OffsetIdPrefix;
+use remoting::reply::{self, PullReply, SendReply};
+use remoting::{Command, ResponseCode};
+use store::{Bounds, GetStatus, Pulled};
+use sys::LogSlice;
+
+/// What every answer to a send says of the broker.
+#[derive(Clone, Debug)]
+pub struct SendIdentity {
+    /// First half of the message ids.
+    pub id_prefix: OffsetIdPrefix,
+    /// `regionId`.
+    pub region: Box<[u8]>,
+    /// `traceOn`.
+    pub trace_on: bool,
+}
+
+/// Answers a send that is stored: `code` is SUCCESS, or FLUSH_DISK_TIMEOUT when its sync took too long.
+pub fn sent(answers: &mut Answers<'_>, ack: &Acknowledge, identity: &SendIdentity, code: ResponseCode) {
+    let reply = SendReply {
+        code,
+        id_prefix: &identity.id_prefix,
+        offsets: &ack.offsets,
+        queue_id: ack.queue_id as i32,
+        queue_offset: ack.queue_offset,
+        transaction_id: (!ack.unique_id.is_empty()).then_some(&ack.unique_id[..]),
+        region: &identity.region,
+        trace_on: identity.trace_on,
+    };
+    answers.reply(&ack.to, &[], |out| reply::send(out, ack.to.form, ack.to.opaque, &reply));
+}
+
+/// The code for what a pull from `offset` found.
+#[must_use]
+pub fn pull_code(status: GetStatus, offset: i64) -> ResponseCode {
+    match status {
+        GetStatus::Found => ResponseCode::Success,
+        GetStatus::NoMatchedMessage | GetStatus::MessageWasRemoving => ResponseCode::PullRetryImmediately,
+        GetStatus::NoMatchedLogicQueue | GetStatus::NoMessageInQueue if offset != 0 => ResponseCode::PullOffsetMoved,
+        GetStatus::NoMatchedLogicQueue | GetStatus::NoMessageInQueue => ResponseCode::PullNotFound,
+        GetStatus::OffsetFoundNull | GetStatus::OffsetOverflowOne => ResponseCode::PullNotFound,
+        GetStatus::OffsetOverflowBadly | GetStatus::OffsetTooSmall => ResponseCode::PullOffsetMoved,
+    }
+}
+
+/// Answers a pull with what the queue gave.
+pub fn pull(answers: &mut Answers<'_>, to: &ReplyTo, work: &PullWork, code: ResponseCode, pulled: &Pulled) {
+    let bounds = Bounds { min: pulled.min, max: pulled.max };
+    let header = pull_header(work, code, pulled.status.name(), pulled.next_begin.to_i64(), bounds);
+    // Nothing but records found is a body: a step that ends otherwise hands out no slices.
+    let slices: &[LogSlice] = if code == ResponseCode::Success { &pulled.slices } else { &[] };
+    let body_len = if code == ResponseCode::Success { pulled.bytes as usize } else { 0 };
+    answers.reply(to, slices, |out| reply::pull(out, to.form, to.opaque, &header, body_len));
+}
+
+/// Answers a pull with a server-side reset: go on at `offset`.
+pub fn pull_reset(answers: &mut Answers<'_>, to: &ReplyTo, work: &PullWork, offset: i64, bounds: Bounds) {
+    let header = pull_header(work, ResponseCode::PullOffsetMoved, "OFFSET_RESET", offset, bounds);
+    answers.reply(to, &[], |out| reply::pull(out, to.form, to.opaque, &header, 0));
+}
+
+fn pull_header<'a>(
+    work: &PullWork,
+    code: ResponseCode,
+    remark: &'a str,
+    next_begin_offset: i64,
+    bounds: Bounds,
+) -> PullReply<'a> {
+    PullReply {
+        code,
+        remark,
+        // Only a broker with slaves sends readers elsewhere.
+        suggest_which_broker_id: 0,
+        next_begin_offset,
+        min_offset: bounds.min.to_i64(),
+        max_offset: bounds.max.to_i64(),
+        topic_sys_flag: work.topic.sys_flag,
+        group_sys_flag: work.group.sys_flag,
+    }
+}
+
+/// Refuses a pull; `forbidden` is Java's `forbiddenType`, 0 for none.
+pub fn pull_refusal(answers: &mut Answers<'_>, to: &ReplyTo, refusal: &Refusal, forbidden: i32) {
+    if forbidden == 0 {
+        return answers.reply(to, &[], |out| self::refusal(out, to, refusal.code, &refusal.remark));
+    }
+    let response = Command::response(refusal.code, to.opaque, to.form)
+        .with_remark(refusal.remark.as_str())
+        .with_field("forbiddenType", forbidden);
+    answers.reply(to, &[], |out| response.encode(out));
+}
+
+/// Writes an answer that is a code and a text.
+pub fn refusal(out: &mut Vec<u8>, to: &ReplyTo, code: i32, remark: &str) {
+    let code = ResponseCode::from_i32(code).unwrap_or(ResponseCode::SystemError);
+    reply::error(out, to.form, to.opaque, code, remark);
+}
+
+/// Answers a question about a queue with its number.
+pub fn of_question(answers: &mut Answers<'_>, to: &ReplyTo, question: Question, value: i64) {
+    let name = if question == Question::EarliestStoreTime { "timestamp" } else { "offset" };
+    let response = Command::response(ResponseCode::Success, to.opaque, to.form).with_field(name, value);
+    answers.reply(to, &[], |out| response.encode(out));
+}
+
+/// Answers with a body and no fields.
+pub fn body(answers: &mut Answers<'_>, to: &ReplyTo, body: &Bytes) {
+    let response = Command::response(ResponseCode::Success, to.opaque, to.form).with_body(body.to_vec());
+    answers.reply(to, &[], |out| response.encode(out));
+}
+
+/// Answers a query by key.
+pub fn found(answers: &mut Answers<'_>, to: &ReplyTo, found: &Found) {
+    let code = if found.records.is_empty() { ResponseCode::QueryNotFound } else { ResponseCode::Success };
+    let mut response = Command::response(code, to.opaque, to.form)
+        .with_field("indexLastUpdateTimestamp", found.last_index_timestamp_ms)
+        .with_field("indexLastUpdatePhyoffset", found.last_index_offset)
+        .with_body(found.records.concat());
+    if found.records.is_empty() {
+        response = response.with_remark("can not find message, maybe time range not correct");
+    } else if found.partial {
+        response = response.with_remark("a part of the store did not answer in time");
+    }
+    answers.reply(to, &[], |out| response.encode(out));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pull_codes_are_those_of_java() {
+        use GetStatus as S;
+        use ResponseCode as C;
+        for (status, at_zero, elsewhere) in [
+            (S::Found, C::Success, C::Success),
+            (S::NoMatchedMessage, C::PullRetryImmediately, C::PullRetryImmediately),
+            (S::MessageWasRemoving, C::PullRetryImmediately, C::PullRetryImmediately),
+            (S::NoMatchedLogicQueue, C::PullNotFound, C::PullOffsetMoved),
+            (S::NoMessageInQueue, C::PullNotFound, C::PullOffsetMoved),
+            (S::OffsetFoundNull, C::PullNotFound, C::PullNotFound),
+            (S::OffsetOverflowOne, C::PullNotFound, C::PullNotFound),
+            (S::OffsetOverflowBadly, C::PullOffsetMoved, C::PullOffsetMoved),
+            (S::OffsetTooSmall, C::PullOffsetMoved, C::PullOffsetMoved),
+        ] {
+            assert_eq!((pull_code(status, 0), pull_code(status, 7)), (at_zero, elsewhere), "{status:?}");
+        }
+    }
+}
