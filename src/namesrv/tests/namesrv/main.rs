@@ -1,0 +1,4 @@
+//! Tests of the name server through its public functions.
+
+mod requests;
+mod table;
