@@ -99,8 +99,10 @@ fn run_suite(shared: &Path, binary: &Path, suite: &str, options: &Options, selec
     }
     // The suite says itself what failed; a status is not enough to count by.
     let ended = project::run(&mut command);
-    let report = read_results(&results, suite, options.shards.unwrap_or(1)).or_else(|e| ended.and(Err(e)))?;
-    server.finish()?;
+    let mut report = read_results(&results, suite, options.shards.unwrap_or(1)).or_else(|e| ended.and(Err(e)))?;
+    if let Err(why) = server.finish() {
+        report.fail(format!("stop of the server after {suite}"), &why);
+    }
     if report.failed.is_empty() {
         fs::remove_dir_all(&folder)?;
     } else {

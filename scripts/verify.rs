@@ -55,12 +55,13 @@ pub fn run() -> Report {
     report.test("format", project::cargo(["fmt", "--all", "--check"]).and_then(|mut c| project::run(&mut c)));
     let lint = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
     report.test("lints", project::cargo(lint).and_then(|mut c| project::run(&mut c)));
-    let checks: [(&str, Check); 7] = [
+    let checks: [(&str, Check); 8] = [
         ("layers of the crates", |root, _| layers(root)),
         ("unsafe code only in shards/sys", unsafe_only_in_sys),
         ("every exception to a lint has a reason", reasons),
         ("every source file says what it is", headers),
         ("the code map names every folder", |root, _| code_map(root)),
+        ("README.md lists the served requests", |root, _| served_requests(root)),
         ("the top level holds what is agreed", |_, files| top_level(files)),
         ("texts name no path of a machine", machine_paths),
     ];
@@ -148,6 +149,32 @@ fn code_map(root: &Path) -> Result<()> {
             ensure!(!item.path().is_dir() || listed, "{part}/README.md does not mention `{name}`");
         }
     }
+    Ok(())
+}
+
+/// The README's table is the broker's closed list and the name server's.
+fn served_requests(root: &Path) -> Result<()> {
+    let read = |file: &str| fs::read_to_string(root.join(file)).with_context(|| format!("reading {file}"));
+    let (codes, readme) = (read("src/remoting/codes.rs")?, read("README.md")?);
+    let broker = read("src/broker/request.rs")?;
+    let list = broker.split("requests! {").nth(1).context("request.rs has no list")?;
+    let list = list.split("NotServed {").next().unwrap_or_default();
+    let name_server = read("src/namesrv/name_server.rs")?;
+    let name_server = name_server.split("RequestCode::").skip(1).filter(|s| s.contains("=> Self::"));
+    let words = |text: &str| text.split(|c: char| !c.is_alphanumeric()).map(String::from).collect::<Vec<_>>();
+    let served: BTreeSet<String> = name_server.filter_map(|s| words(s).into_iter().next()).chain(words(list)).collect();
+    let mut count = 0;
+    for line in
+        codes.split("RequestCode {").nth(1).unwrap_or_default().split("\n    }\n").next().unwrap_or_default().lines()
+    {
+        let mut parts = line.split_whitespace();
+        let (Some(number), Some(name), Some(java)) = (parts.next(), parts.next(), parts.next()) else { continue };
+        let entry = format!("{number} {}", java.trim_matches(['"', ',']));
+        let listed = readme.split(['|', ',', '\n']).any(|cell| cell.trim() == entry);
+        ensure!(listed == served.contains(name), "README.md and the lists differ about {entry}");
+        count += usize::from(listed);
+    }
+    ensure!(count > 50, "only {count} served requests were found");
     Ok(())
 }
 
