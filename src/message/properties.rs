@@ -137,8 +137,15 @@ pub struct SendStamp<'a> {
 pub enum PropertiesSource<'a> {
     /// Exactly these bytes (members of a batch, copies of a stored record).
     Text(&'a [u8]),
-    /// The list, in Java's order.
-    List(&'a PropertyList<'a>),
+    /// A list, in Java's order.
+    List(PropertyView<'a>),
+}
+
+/// A [`PropertyList`] to be written.
+#[derive(Clone, Copy, Debug)]
+pub struct PropertyView<'a> {
+    entries: &'a [Entry<'a>],
+    bytes: usize,
 }
 
 impl<'a> PropertiesSource<'a> {
@@ -147,7 +154,7 @@ impl<'a> PropertiesSource<'a> {
     pub fn encoded_len(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
-            Self::List(list) => list.encoded_len(),
+            Self::List(list) => list.bytes,
         }
     }
 
@@ -155,7 +162,7 @@ impl<'a> PropertiesSource<'a> {
     pub fn write(&self, out: &mut Vec<u8>) {
         match self {
             Self::Text(text) => out.extend_from_slice(text),
-            Self::List(list) => list.write(out),
+            Self::List(list) => write_entries(list.entries, out),
         }
     }
 
@@ -164,7 +171,10 @@ impl<'a> PropertiesSource<'a> {
     pub fn find(&self, name: &[u8]) -> Option<&'a [u8]> {
         match self {
             Self::Text(text) => find(text, name),
-            Self::List(list) => list.get(name),
+            Self::List(list) => {
+                let hash = java_hash(name) as u32;
+                list.entries.iter().find(|entry| entry.hash == hash && entry.name == name).map(|entry| entry.value)
+            }
         }
     }
 }
@@ -286,12 +296,13 @@ impl<'a> PropertyList<'a> {
 
     /// Appends the text: each pair with its separator after it.
     pub fn write(&self, out: &mut Vec<u8>) {
-        for entry in &self.entries {
-            out.extend_from_slice(entry.name);
-            out.push(NAME_VALUE_SEPARATOR);
-            out.extend_from_slice(entry.value);
-            out.push(PROPERTY_SEPARATOR);
-        }
+        write_entries(&self.entries, out);
+    }
+
+    /// The list as it is now, to be written into a record.
+    #[must_use]
+    pub fn view(&self) -> PropertyView<'_> {
+        PropertyView { entries: &self.entries, bytes: self.bytes }
     }
 
     fn position(&self, name: &[u8], hash: u32) -> Option<usize> {
@@ -354,6 +365,15 @@ impl<'a> PropertyList<'a> {
         list.bytes = all.iter().map(|(_, entry)| entry.name.len() + entry.value.len() + 2).sum();
         list.entries = all.into_iter().map(|(_, entry)| entry).collect();
         list
+    }
+}
+
+fn write_entries(entries: &[Entry<'_>], out: &mut Vec<u8>) {
+    for entry in entries {
+        out.extend_from_slice(entry.name);
+        out.push(NAME_VALUE_SEPARATOR);
+        out.extend_from_slice(entry.value);
+        out.push(PROPERTY_SEPARATOR);
     }
 }
 
