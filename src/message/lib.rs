@@ -17,3 +17,8 @@ pub mod fuzz;
 pub mod fuzz_driver;
 
 pub use offset::{PhysicalOffset, QueueOffset};
+
+#[cfg(test)]
+mod fuzz_tests;
+#[cfg(test)]
+mod golden_tests;

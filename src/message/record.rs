@@ -488,3 +488,97 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_be_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn host() -> impl Strategy<Value = SocketAddr> {
+        (any::<bool>(), any::<u128>(), any::<u16>()).prop_map(|(v6, ip, port)| {
+            let ip = if v6 { IpAddr::from(ip.to_be_bytes()) } else { IpAddr::from((ip as u32).to_be_bytes()) };
+            SocketAddr::new(ip, port)
+        })
+    }
+
+    fn bytes(max: usize) -> impl Strategy<Value = Vec<u8>> {
+        prop::collection::vec(any::<u8>(), 0..max)
+    }
+
+    proptest! {
+        #[test]
+        fn round_trip(
+            numbers in (any::<i32>(), any::<i32>(), any::<i32>(), any::<i64>(), any::<i32>(), any::<i64>()),
+            hosts in (host(), host()),
+            texts in (bytes(300), bytes(100), bytes(60)),
+            places in (any::<u64>(), any::<u64>(), any::<i64>()),
+            cut in 1usize..80,
+        ) {
+            let fields = RecordFields {
+                queue_id: numbers.0, flag: numbers.1, sys_flag: numbers.2, born_timestamp_ms: numbers.3,
+                born_host: hosts.0, store_host: hosts.1, reconsume_times: numbers.4, prepared_transaction_offset: numbers.5,
+                topic: &texts.0, body: &texts.1, properties: PropertiesSource::Text(&texts.2),
+            };
+            let mut out = b"before".to_vec();
+            prop_assert_eq!(encode(&mut out, &fields), Ok(fields.encoded_len()));
+            let mut record = out.split_off(6);
+            prop_assert_eq!(record.len(), fields.encoded_len());
+            patch(&mut record, QueueOffset(places.0), PhysicalOffset(places.1), places.2);
+            let size = record.len();
+            prop_assert_eq!(RecordView::parse(&record[..size - cut.min(size)]).is_err(), true);
+            record.extend_from_slice(b"the next record");
+            let view = RecordView::parse_checked(&record).unwrap();
+            prop_assert_eq!(view.bytes(), &record[..size]);
+            prop_assert_eq!((view.queue_offset().0, view.physical_offset().0, view.store_timestamp_ms()), places);
+            let read = view.fields();
+            prop_assert_eq!((read.queue_id, read.flag, read.born_timestamp_ms), (numbers.0, numbers.1, numbers.3));
+            prop_assert_eq!((read.reconsume_times, read.prepared_transaction_offset), (numbers.4, numbers.5));
+            prop_assert_eq!(read.sys_flag & !0x30, numbers.2 & !0x30);
+            prop_assert_eq!((read.born_host, read.store_host), hosts);
+            prop_assert_eq!((view.topic(), view.body(), view.properties()), (&*texts.0, &*texts.1, &*texts.2));
+            prop_assert_eq!(view.magic(), if texts.0.len() > 127 { MAGIC_V2 } else { MAGIC_V1 });
+        }
+    }
+
+    fn small<'a>(body: &'a [u8], topic: &'a [u8], properties: &'a [u8]) -> RecordFields<'a> {
+        RecordFields {
+            queue_id: 0,
+            flag: 0,
+            sys_flag: 0,
+            born_timestamp_ms: 0,
+            born_host: "127.0.0.1:1".parse().unwrap(),
+            store_host: "127.0.0.1:2".parse().unwrap(),
+            reconsume_times: 0,
+            prepared_transaction_offset: 0,
+            topic,
+            body,
+            properties: PropertiesSource::Text(properties),
+        }
+    }
+
+    #[test]
+    fn limits_and_ends() {
+        let long = vec![b'x'; 32_768];
+        let mut out = Vec::new();
+        assert_eq!(encode(&mut out, &small(b"", b"t", &long)), Err(EncodeError::PropertiesTooLong));
+        assert_eq!(encode(&mut out, &small(b"", &long, b"")), Err(EncodeError::TopicTooLong));
+        assert!(out.is_empty());
+        assert_eq!(encode(&mut out, &small(b"", b"", b"")), Ok(MIN_RECORD_BYTES));
+        assert_eq!(RecordView::parse(&blank_record(77)).unwrap_err(), RecordError::Blank { size: 77 });
+        assert_eq!(RecordView::parse(&[0; 100]).unwrap_err(), RecordError::Magic(0));
+        assert_eq!(RecordView::parse(&[0; 7]).unwrap_err(), RecordError::Incomplete { size: 8 });
+        assert_eq!(RecordView::parse(&out[..50]).unwrap_err(), RecordError::Incomplete { size: 91 });
+    }
+
+    #[test]
+    fn a_body_whose_crc_is_zero_is_good() {
+        // Four bytes can bring any CRC to zero.
+        let body = [0x9D, 0x0A, 0xD9, 0x6D];
+        assert_eq!(body_crc(&body), 0);
+        let mut out = Vec::new();
+        encode(&mut out, &small(&body, b"t", b"")).unwrap();
+        assert!(RecordView::parse_checked(&out).is_ok());
+        out[90] ^= 1;
+        assert_eq!(RecordView::parse_checked(&out).unwrap_err(), RecordError::Crc);
+    }
+}
