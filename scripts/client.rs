@@ -253,3 +253,46 @@ fn records(mut bytes: &[u8]) -> Result<Messages> {
     }
     Ok(found)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A record as the format describes it, up to its body; hosts of 4 or 16 bytes.
+    fn record(queue_offset: u64, flags: u32, body: &[u8]) -> Vec<u8> {
+        let mut record = vec![0; 4];
+        record.extend(0xDAA3_20A7_u32.to_be_bytes());
+        record.extend([0; 12]);
+        record.extend(queue_offset.to_be_bytes());
+        record.extend([0; 8]);
+        record.extend(flags.to_be_bytes());
+        record.extend([0; 8]);
+        record.extend(vec![0; if flags & 16 == 0 { 8 } else { 20 }]);
+        record.extend([0; 8]);
+        record.extend(vec![0; if flags & 32 == 0 { 8 } else { 20 }]);
+        record.extend([0; 12]);
+        record.extend((body.len() as u32).to_be_bytes());
+        record.extend(body);
+        record.extend(b"\x05topic\x00\x00");
+        let size = record.len() as u32;
+        record[..4].copy_from_slice(&size.to_be_bytes());
+        record
+    }
+
+    #[test]
+    fn records_of_a_pull_are_read() {
+        let bytes = [record(7, 0, b"one"), record(1 << 40, 16 | 32, b"two")].concat();
+        assert_eq!(records(&bytes).unwrap(), [(7, b"one".to_vec()), (1 << 40, b"two".to_vec())]);
+        assert!(records(&bytes[..bytes.len() - 1]).is_err(), "a cut record");
+        assert!(records(&[0; 100]).is_err(), "no record");
+    }
+
+    #[test]
+    fn a_batch_gives_each_message_its_length() {
+        let bytes = batch(&[b"ab".to_vec(), b"c".to_vec()]);
+        let first = u32::from_be_bytes(bytes[..4].try_into().unwrap()) as usize;
+        assert_eq!(first, 4 + 4 + 4 + 4 + 4 + 2 + 2 + 10);
+        assert_eq!(bytes.len(), first + first - 1);
+        assert_eq!(&bytes[20..22], b"ab");
+    }
+}

@@ -74,7 +74,7 @@ fn options(flush: &str, shards: u16) -> Options {
 }
 
 fn kill_cycles(binary: &Path, flush: &str, shards: u16, cycles: u32) -> Result<()> {
-    let folder = project::work_folder("kill")?;
+    let folder = project::work_folder(&format!("kill-{flush}-{shards}"))?;
     let options = options(flush, shards);
     let mut server = Server::start(binary, &folder, &options)?;
     let mut connection = Connection::open(server.broker)?;
@@ -120,21 +120,26 @@ fn judge(history: &History, stored: &Stored) -> Result<()> {
 /// Sends on several connections for a while and commits offsets meanwhile, kills the server, and adds what was sent to the
 /// history. Gives the last committed offset that was answered.
 fn load_and_kill(server: &Server, load: Duration, history: &mut History) -> Result<u64> {
-    let (stop, committed) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (stop, committed, answered) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let first = history.next_sender();
     let address = server.broker;
     thread::scope(|scope| {
         let senders: Vec<_> = (0..SENDERS)
             .map(|i| {
                 let connection = Connection::open(address)?;
-                let stop = &stop;
+                let (stop, answered) = (&stop, &answered);
                 let per_request = if i + 1 == SENDERS { BATCH } else { 1 };
-                Ok(scope.spawn(move || send_until_broken(connection, first + i, per_request, stop)))
+                Ok(scope.spawn(move || send_until_broken(connection, first + i, per_request, stop, answered)))
             })
             .collect::<Result<_>>()?;
         let connection = Connection::open(address)?;
         // Its error is the kill.
         scope.spawn(|| commit_until_broken(connection, &committed, &stop).err());
+        // A slow machine may need longer until anything is answered.
+        let end = Instant::now() + Duration::from_secs(20);
+        while answered.load(Ordering::Relaxed) == 0 && Instant::now() < end {
+            sleep(PAUSE);
+        }
         sleep(load);
         let killed = server.kill();
         stop.store(true, Ordering::Relaxed);
@@ -165,6 +170,7 @@ fn send_until_broken(
     sender: usize,
     per_request: usize,
     stop: &AtomicBool,
+    answered: &AtomicU64,
 ) -> (Sender, Option<String>) {
     let mut s = Sender::default();
     let refused = (|| -> Result<Option<String>> {
@@ -172,6 +178,7 @@ fn send_until_broken(
             if let Some(refused) = send_window(&mut c, sender, per_request, QUEUES, &mut s, TOPIC)? {
                 return Ok(Some(refused));
             }
+            answered.fetch_add(1, Ordering::Relaxed);
             sleep(PAUSE);
         }
         Ok(None)
