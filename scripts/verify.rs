@@ -117,7 +117,7 @@ fn unsafe_only_in_sys(root: &Path, files: &[String]) -> Result<()> {
 
 /// Whether the word stands outside comments and texts.
 fn has_unsafe_code(line: &str) -> bool {
-    let outside_texts: String = line.split('"').step_by(2).collect::<Vec<_>>().join(" ");
+    let outside_texts: String = line.replace(r#"\""#, "").split('"').step_by(2).collect::<Vec<_>>().join(" ");
     let code = outside_texts.split("//").next().unwrap_or_default();
     code.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == "unsafe")
 }
