@@ -113,6 +113,7 @@ pub struct Context<M> {
     touched: Vec<u32>,
     commands: Vec<Command>,
     outboxes: Vec<Outbox<M>>,
+    refused: bool,
     spare: Vec<Vec<u8>>,
     spare_buffers: usize,
     spare_buffer_bytes: usize,
@@ -193,6 +194,7 @@ impl<M> Context<M> {
     pub fn try_post(&mut self, to: CoreId, message: M) -> Result<(), M> {
         let outbox = &mut self.outboxes[to.0 as usize];
         if outbox.queue.len() >= outbox.room {
+            self.refused = true;
             return Err(message);
         }
         outbox.queue.push_back(message);
@@ -246,6 +248,7 @@ impl<M> Context<M> {
             touched: Vec::new(),
             commands: Vec::new(),
             outboxes: (0..cores).map(|_| outbox()).collect(),
+            refused: false,
             spare: Vec::new(),
             spare_buffers: limits.spare_buffers,
             spare_buffer_bytes: limits.spare_buffer_bytes,
@@ -331,6 +334,20 @@ impl<M> Context<M> {
         Some(slot)
     }
 
+    /// Puts a connection among those whose output is to be sent.
+    pub fn touch(&mut self, slot: u32) {
+        let entry = &mut self.slots[slot as usize];
+        if !entry.touched {
+            entry.touched = true;
+            self.touched.push(slot);
+        }
+    }
+
+    /// Whether a message was refused since the last call: the service waits for room.
+    pub fn take_refused(&mut self) -> bool {
+        std::mem::take(&mut self.refused)
+    }
+
     /// Takes a send buffer back, for use by any connection.
     pub fn recycle(&mut self, buffer: Vec<u8>) {
         if self.spare.len() < self.spare_buffers && (1..=self.spare_buffer_bytes).contains(&buffer.capacity()) {
@@ -350,6 +367,11 @@ impl<M> Context<M> {
     pub fn swap_commands(&mut self, list: &mut Vec<Command>) {
         assert!(list.is_empty());
         std::mem::swap(&mut self.commands, list);
+    }
+
+    /// Whether commands or output wait for the driver.
+    pub fn has_requests(&self) -> bool {
+        !self.commands.is_empty() || !self.touched.is_empty()
     }
 
     /// Says how many messages the mailbox of a core can take until the next call.

@@ -7,18 +7,35 @@
 //! send for a connection and one publication for a peer.
 //! It knows nothing of RocketMQ: a frame is a length and bytes.
 
-pub mod background;
+pub mod service;
+
 pub mod context;
-pub mod engine;
 pub mod limits;
 pub mod outgoing;
-pub mod service;
+
+mod core;
+pub mod engine;
+
+mod listeners;
+
+pub mod connection;
+mod connections;
+
+mod injector;
+mod mail;
+mod wake;
+
+pub mod background;
+mod glommio_background;
+mod timers;
 
 pub use background::{
     Background, BackgroundRequest, BackgroundTask, InlineBackground, Job, JobClass, JobOutput, Reply, Step,
 };
 pub use context::{Command, Context, Counters};
 pub use engine::{CoreHandle, Engine, EngineOptions, ListenerSpec, StartError, start};
+pub use glommio_background::GlommioBackground;
 pub use limits::Limits;
 pub use outgoing::Outgoing;
 pub use service::{CloseReason, ConnectionId, CoreId, Drain, ListenerId, Now, Service, Token};
+pub use sys::{ProbeError, probe};

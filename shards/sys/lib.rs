@@ -6,13 +6,23 @@
 //! mapping; no read of a mapping by our own code (the kernel reads it, where a fault is an error code).
 //! It knows nothing of frames, records, queues or requests.
 
-pub mod affinity;
-pub mod clock;
 pub mod disk;
 pub mod gather;
 pub mod log_slice;
-pub mod random;
+pub mod probe;
 pub mod real_disk;
+mod receive_buffers;
+pub mod ring;
+mod send_op;
+
+pub mod affinity;
+pub mod clock;
+pub mod event_fd;
+pub mod random;
+pub mod socket;
+pub mod spsc;
 
 pub use gather::Gather;
 pub use log_slice::LogSlice;
+pub use probe::{ProbeError, probe};
+pub use receive_buffers::Lent;

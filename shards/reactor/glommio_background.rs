@@ -1,0 +1,291 @@
+//! The background executor: glommio on a thread of its own.
+//!
+//! Three task queues share the thread: reads before tasks that somebody waits for, these before upkeep. Cold reads go
+//! through glommio's buffered file interface, so that the thread waits for none of them; tasks run step by step, with a
+//! yield after each. Its sockets, timers and mesh are not used: they come late beside a busy ring.
+//! If glommio cannot start, or its thread ends, every job fails with the reason and the cores serve on. Idle, the thread
+//! sleeps in the kernel and costs nothing.
+
+use crate::background::{
+    Background, BackgroundRequest, BackgroundTask, Job, JobClass, JobOutput, Reply, Step, read_range,
+};
+use bytes::Bytes;
+use glommio::io::BufferedFile;
+use glommio::sync::Semaphore;
+use glommio::{GlommioError, Latency, LocalExecutorBuilder, Placement, Shares, TaskQueueHandle};
+use std::collections::VecDeque;
+use std::io;
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use sys::disk::{Disk, DiskFile};
+
+/// Memory that glommio registers with its rings; more is taken from the heap when needed. Small, because older kernels
+/// count it against the locked-memory limit.
+const IO_MEMORY_BYTES: usize = 64 << 10;
+
+/// Entries of glommio's rings: as many operations as run at once, and some for itself.
+const RING_DEPTH: usize = 64;
+
+/// Locked memory that glommio insists on.
+const LOCKED_MEMORY_BYTES: u64 = 512 << 10;
+
+/// Bytes that one read asks for; longer ranges are read piece by piece.
+const READ_PIECE_BYTES: u64 = 4 << 20;
+
+/// How often a queue with smaller shares may be interrupted for the reads.
+const READ_LATENCY: Duration = Duration::from_millis(5);
+
+/// A line of jobs: which task queue runs it, with what share of the thread, and how many jobs at once.
+struct Line {
+    name: &'static str,
+    shares: usize,
+    at_once: u64,
+}
+
+const LINES: [Line; 3] = [
+    Line { name: "reads", shares: 1000, at_once: 32 },
+    Line { name: "waited", shares: 500, at_once: 8 },
+    Line { name: "upkeep", shares: 100, at_once: 2 },
+];
+
+/// The executor; dropping it ends the thread, and fails the jobs that are under way.
+pub struct GlommioBackground {
+    queue: Arc<Queue>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl GlommioBackground {
+    /// Starts the thread. Never fails: without a thread, or without glommio, the jobs fail with the reason.
+    pub fn start(disk: Arc<dyn Disk>) -> GlommioBackground {
+        let queue = Arc::new(Queue::default());
+        let of_thread = queue.clone();
+        let spawned = std::thread::Builder::new().name("background".into()).spawn(move || run(&of_thread, disk));
+        if let Err(error) = &spawned {
+            queue.end(&format!("the background thread did not start: {error}"));
+        }
+        GlommioBackground { queue, thread: spawned.ok() }
+    }
+}
+
+impl Background for GlommioBackground {
+    fn submit(&self, request: BackgroundRequest) {
+        self.queue.push(request);
+    }
+}
+
+impl Drop for GlommioBackground {
+    fn drop(&mut self) {
+        self.queue.end("the background executor was stopped");
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been reported, and its jobs have failed.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Jobs on their way to the thread, one line for each class.
+#[derive(Default)]
+struct Queue {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    lines: [VecDeque<BackgroundRequest>; LINES.len()],
+    /// The dispatcher of each line, when it waits.
+    wakers: [Option<Waker>; LINES.len()],
+    /// Why there is no executor any more.
+    ended: Option<String>,
+}
+
+impl Queue {
+    fn push(&self, request: BackgroundRequest) {
+        let line = match &request.job {
+            Job::Read { .. } => 0,
+            Job::Task { class: JobClass::Waited, .. } => 1,
+            Job::Task { class: JobClass::Upkeep, .. } => 2,
+        };
+        let mut state = self.state();
+        if let Some(why) = &state.ended {
+            let error = io::Error::other(why.clone());
+            drop(state);
+            request.reply.send(Err(error));
+            return;
+        }
+        state.lines[line].push_back(request);
+        let waker = state.wakers[line].take();
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Fails what waits and what will come.
+    fn end(&self, why: &str) {
+        let mut state = self.state();
+        let why = state.ended.get_or_insert_with(|| why.to_owned()).clone();
+        let waiting: Vec<BackgroundRequest> = state.lines.iter_mut().flat_map(std::mem::take).collect();
+        let wakers: Vec<Waker> = state.wakers.iter_mut().filter_map(Option::take).collect();
+        drop(state);
+        for request in waiting {
+            request.reply.send(Err(io::Error::other(why.clone())));
+        }
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// The next job of a line; `None` at the end.
+    async fn next(&self, line: usize) -> Option<BackgroundRequest> {
+        std::future::poll_fn(|context| {
+            let mut state = self.state();
+            if state.ended.is_some() {
+                return Poll::Ready(None);
+            }
+            match state.lines[line].pop_front() {
+                Some(request) => Poll::Ready(Some(request)),
+                None => {
+                    state.wakers[line] = Some(context.waker().clone());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing that is done under the lock can panic half way.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// However the thread ends, nobody waits for it.
+struct EndOnDrop<'a>(&'a Queue);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.end("the background executor has died");
+    }
+}
+
+/// The body of the thread.
+fn run(queue: &Arc<Queue>, disk: Arc<dyn Disk>) {
+    let _guard = EndOnDrop(queue);
+    raise_locked_memory();
+    let executor = LocalExecutorBuilder::new(Placement::Unbound)
+        .name("background")
+        .io_memory(IO_MEMORY_BYTES)
+        .ring_depth(RING_DEPTH)
+        .make();
+    let executor = match executor {
+        Ok(executor) => executor,
+        Err(error) => {
+            tracing::error!(%error, "the background executor did not start: cold reads and upkeep will fail");
+            return queue.end(&format!("the background executor did not start: {error}"));
+        }
+    };
+    executor.run(async {
+        let dispatchers: Vec<_> = LINES
+            .iter()
+            .enumerate()
+            .map(|(line, settings)| {
+                let latency = if line == 0 { Latency::Matters(READ_LATENCY) } else { Latency::NotImportant };
+                let tasks =
+                    glommio::executor().create_task_queue(Shares::Static(settings.shares), latency, settings.name);
+                glommio::spawn_local(dispatch(queue.clone(), disk.clone(), line, tasks))
+            })
+            .collect();
+        for dispatcher in dispatchers {
+            dispatcher.await;
+        }
+    });
+}
+
+/// Starts the jobs of a line in its task queue, so many at once as it allows.
+async fn dispatch(queue: Arc<Queue>, disk: Arc<dyn Disk>, line: usize, tasks: TaskQueueHandle) {
+    let slots = Rc::new(Semaphore::new(LINES[line].at_once));
+    while let Ok(slot) = slots.acquire_static_permit(1).await {
+        let Some(request) = queue.next(line).await else { break };
+        let disk = disk.clone();
+        let job = async move {
+            work(request, &*disk).await;
+            drop(slot);
+        };
+        match glommio::spawn_local_into(job, tasks) {
+            Ok(task) => drop(task.detach()),
+            // The job was dropped with its reply, which has told the core.
+            Err(error) => tracing::error!(%error, "a background job could not be started"),
+        }
+    }
+}
+
+async fn work(request: BackgroundRequest, disk: &dyn Disk) {
+    let BackgroundRequest { job, reply } = request;
+    match job {
+        Job::Read { file, ranges } => reply.send(read(&*file, ranges).await.map(JobOutput::Read)),
+        Job::Task { task, .. } => step_by_step(task, disk, reply).await,
+    }
+}
+
+async fn step_by_step(mut task: Box<dyn BackgroundTask>, disk: &dyn Disk, reply: Reply) {
+    loop {
+        match task.step(disk) {
+            Ok(Step::More) => glommio::executor().yield_task_queue_now().await,
+            Ok(Step::Done(output)) => return reply.send(Ok(JobOutput::Task(output))),
+            Err(error) => return reply.send(Err(error)),
+        }
+    }
+}
+
+async fn read(file: &dyn DiskFile, ranges: Vec<Range<u64>>) -> io::Result<Vec<Bytes>> {
+    // A second open file of the same inode, whatever has become of its path since.
+    let own = match file.raw_fd() {
+        Some(fd) => BufferedFile::open(format!("/proc/self/fd/{fd}")).await.ok(),
+        None => None,
+    };
+    let mut outputs = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        outputs.push(match &own {
+            Some(own) => read_waiting(own, range).await?,
+            // Simulated, or a machine without /proc.
+            None => read_range(file, range)?,
+        });
+        glommio::yield_if_needed().await;
+    }
+    if let Some(own) = own {
+        own.close().await.map_err(to_io)?;
+    }
+    Ok(outputs)
+}
+
+async fn read_waiting(file: &BufferedFile, range: Range<u64>) -> io::Result<Bytes> {
+    let len = range.end.checked_sub(range.start).ok_or(io::ErrorKind::InvalidInput)?;
+    let mut bytes = Vec::with_capacity(usize::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?);
+    let mut position = range.start;
+    while position < range.end {
+        let piece = (range.end - position).min(READ_PIECE_BYTES) as usize;
+        let result = file.read_at(position, piece).await.map_err(to_io)?;
+        if result.is_empty() {
+            break;
+        }
+        bytes.extend_from_slice(&result);
+        position += result.len() as u64;
+    }
+    Ok(bytes.into())
+}
+
+fn to_io(error: GlommioError<()>) -> io::Error {
+    error.into()
+}
+
+/// Uses what the administrator allows, when the default is too low for glommio.
+fn raise_locked_memory() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Memlock);
+    if limit.current.is_some_and(|bytes| bytes < LOCKED_MEMORY_BYTES) {
+        // If refused, glommio says so.
+        let _ = setrlimit(Resource::Memlock, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    }
+}
