@@ -127,6 +127,8 @@ pub struct LiveSettings {
     pub trace_on: bool,
     /// `defaultQueryMaxNum`: most messages of a query by key.
     pub query_max: u32,
+    /// `fileReservedTime`, hours that a log segment is kept.
+    pub file_reserved_hours: u32,
 }
 
 impl Default for LiveSettings {
@@ -150,6 +152,7 @@ impl Default for LiveSettings {
             reject_transactions: false,
             trace_on: true,
             query_max: 32,
+            file_reserved_hours: 72,
         }
     }
 }
@@ -215,6 +218,7 @@ pub const LIVE_KEYS: &[LiveKey] = &[
     flag!("rejectTransactionMessage", reject_transactions),
     flag!("traceOn", trace_on),
     number!("defaultQueryMaxNum", query_max, 1, 1024),
+    number!("fileReservedTime", file_reserved_hours, 1, 1_000_000),
 ];
 
 impl LiveSettings {

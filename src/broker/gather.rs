@@ -5,7 +5,8 @@
 
 use reactor::Now;
 use slab::Slab;
-use store::{Bounds, QueueOffset, ShardId};
+use message::QueueOffset;
+use store::{Bounds, ShardId};
 use std::sync::Arc;
 
 /// Open gathers of one core; one more is refused, the caller answers SYSTEM_BUSY.

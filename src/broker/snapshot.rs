@@ -10,7 +10,8 @@ use hashbrown::HashTable;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
-use store::{Placement, ShardId};
+use store::ShardId;
+use store::placement::TopicPlacement;
 
 /// Number of buckets of a table: what one change copies is 1/256 of the table.
 const BUCKETS: usize = 256;
@@ -52,7 +53,24 @@ pub struct Topic {
     /// Attributes without their sign, for example `message.type` = `FIFO`.
     pub attributes: BTreeMap<String, String>,
     /// Where its queues live.
-    pub placement: Placement,
+    pub places: QueuePlaces,
+}
+
+/// Where the queues of a topic live.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum QueuePlaces {
+    /// All in shard 0.
+    #[default]
+    First,
+    /// By the rules that were written down when they were made.
+    Rules(TopicPlacement),
+    /// System topic: each shard owns `width` consecutive queues.
+    System {
+        /// Queues of each shard.
+        width: u32,
+        /// Shards of the store.
+        shards: u16,
+    },
 }
 
 /// Permission bit: consumers may read.
@@ -80,7 +98,14 @@ impl Topic {
 
     /// The shard that holds a queue.
     pub fn shard_of(&self, queue_id: u32) -> ShardId {
-        self.placement.shard_of(queue_id)
+        match &self.places {
+            QueuePlaces::First => ShardId(0),
+            QueuePlaces::Rules(rules) => rules.shard_of(queue_id),
+            QueuePlaces::System { width, shards } => {
+                let shard = queue_id / width.max(&1);
+                ShardId(if shard < u32::from(*shards) { shard as u16 } else { 0 })
+            }
+        }
     }
 }
 
@@ -182,6 +207,18 @@ pub fn topic_at_group(topic: &str, group: &str) -> String {
 }
 
 impl Snapshot {
+    /// What a core knows before the owner's first snapshot: nothing. Version 0.
+    pub fn empty() -> Self {
+        Self {
+            version: 0,
+            topics: Table::default(),
+            groups: Table::default(),
+            consumers: Table::default(),
+            resets: Table::default(),
+            settings: Arc::new(LiveSettings::default()),
+        }
+    }
+
     /// The topic of this name.
     pub fn topic(&self, name: &[u8]) -> Option<&Arc<Topic>> {
         self.topics.get(name)

@@ -7,31 +7,62 @@
 //! - A commit of an offset is in the journal before it is answered.
 //! - A snapshot goes out only when something in it changed.
 
-use crate::gather::{ShardAnswer, ShardAsk};
-use crate::snapshot::Snapshot;
-use reactor::{ConnectionId, CoreId};
-use remoting::{Command, LanguageCode, SerializeType};
+pub mod clients;
+pub mod groups;
+pub mod host;
+pub mod offsets;
+pub mod topics;
+pub mod version;
+
+mod answer;
+mod calls;
+mod delete_topic;
+mod flow;
+mod group_requests;
+mod heartbeat;
+mod offset_requests;
+mod queues;
+mod reset_offset;
+mod runtime_info;
+mod settings;
+mod statistics;
+mod topic_requests;
+
+pub use host::{BootError, OwnerHost};
+
+use crate::config::{BrokerOptions, LiveSettings};
+use crate::gather::{Gathered, Gathers, ShardAnswer, ShardAsk};
+use crate::snapshot::{GroupConsumers, Snapshot, Table};
+use answer::{Asker, Outcome};
+use clients::Clients;
+use flow::Flow;
+use groups::GroupBook;
+use offsets::Offsets;
+use reactor::{ConnectionId, CoreId, Now};
+use remoting::{Command, RequestCode, ResponseCode};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use store::ShardId;
+use store::{Placement, ShardId};
+use topics::TopicBook;
+use version::DataVersion;
 
-/// Where a request came from and what its response must repeat. Travels with the request.
-#[derive(Clone, Debug, PartialEq)]
+/// Where a request came from. Travels with the request; its opaque, header form, language and version are in the command.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Origin {
     /// The connection.
     pub conn: ConnectionId,
     /// The client's address.
     pub peer: SocketAddr,
-    /// The request's opaque.
-    pub opaque: i32,
-    /// Header form of the request; the response uses it too.
-    pub form: SerializeType,
-    /// Whether no response may be sent.
-    pub oneway: bool,
-    /// The client's version ordinal.
-    pub version: i32,
-    /// The client's language.
-    pub language: LanguageCode,
+}
+
+/// Names a request that waits on some core for the owner; the core chooses `id` and finds the parked request by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ticket {
+    /// The core where the request waits.
+    pub core: CoreId,
+    /// Chosen by that core.
+    pub id: u64,
 }
 
 /// What the cores ask of the owner.
@@ -46,8 +77,8 @@ pub enum OwnerRequest {
     },
     /// A send met an unknown topic: make it after the default topic's example. Answered by `Resume`.
     EnsureTopic {
-        /// The connection that is held for it.
-        conn: ConnectionId,
+        /// What waits.
+        ticket: Ticket,
         /// The producer's address, for the log.
         peer: SocketAddr,
         /// The unknown topic; its name was checked. `%RETRY%group` is made with the group's retry queues.
@@ -61,8 +92,8 @@ pub enum OwnerRequest {
     },
     /// A pull met an unknown group: make it if groups are made by themselves. Answered by `Resume` (refused with 26).
     EnsureGroup {
-        /// The connection that is held for it.
-        conn: ConnectionId,
+        /// What waits.
+        ticket: Ticket,
         /// The unknown group.
         group: String,
     },
@@ -96,10 +127,8 @@ pub enum OwnerRequest {
     ClientReply {
         /// The client's connection.
         conn: ConnectionId,
-        /// Of the owner's request.
-        opaque: i32,
-        /// The whole frame.
-        frame: Vec<u8>,
+        /// The answer, decoded.
+        command: Command,
     },
 }
 
@@ -138,6 +167,15 @@ pub enum OwnerEvent {
         /// The version in `OwnerAction::TopicsChanged`.
         version: u64,
     },
+    /// Bytes of the data folder's disk.
+    Space {
+        /// All of them.
+        total: u64,
+        /// Those that are free for us.
+        available: u64,
+    },
+    /// Write `consumerOffset.json` now if it is behind: the broker is to stop.
+    Stop,
     /// Once each turn of core 0, after all other events of the turn: timers, and the one journal write of the turn.
     TurnEnd,
 }
@@ -152,7 +190,7 @@ pub struct Refusal {
 }
 
 /// A file that the owner has written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum OwnerFile {
     /// `config/topics.json`.
     Topics,
@@ -162,8 +200,30 @@ pub enum OwnerFile {
     ConsumerOffsets,
     /// `shards/placement.json`.
     Placement,
-    /// The settings file given with `-c`.
+    /// The live settings that were changed while running, as Java properties.
     Settings,
+}
+
+/// What a file is to hold; encoded where it is written, off the cores.
+#[derive(Debug)]
+pub enum Contents {
+    /// `topics.json`.
+    Topics(topics::TopicBook),
+    /// `subscriptionGroup.json`.
+    Groups(groups::GroupBook),
+    /// The bytes themselves.
+    Bytes(Vec<u8>),
+}
+
+impl Contents {
+    /// The bytes of the file.
+    pub fn encode(self) -> Vec<u8> {
+        match self {
+            Self::Topics(book) => book.encode(),
+            Self::Groups(book) => book.encode(),
+            Self::Bytes(bytes) => bytes,
+        }
+    }
 }
 
 /// What the owner wants done, in this order.
@@ -178,8 +238,8 @@ pub enum OwnerAction {
     },
     /// Run the parked request again: what it needed is in the core's snapshot, or is refused.
     Resume {
-        /// The connection that is held.
-        conn: ConnectionId,
+        /// Which.
+        ticket: Ticket,
         /// Whether it can go on.
         outcome: Result<(), Refusal>,
     },
@@ -201,31 +261,31 @@ pub enum OwnerAction {
         /// The request, complete.
         command: Command,
     },
-    /// Write a file through the background, then say `Persisted`. Files of one kind are written in the order asked.
+    /// Write a file through the background, then say `Persisted`. A file is never asked for again before that.
+    /// For `ConsumerOffsets` the journal starts a new generation first; once the file is written, older ones go.
     Persist {
         /// Token for the answer.
         token: u64,
         /// Which file.
         file: OwnerFile,
         /// Its new contents.
-        bytes: Vec<u8>,
+        contents: Contents,
     },
-    /// Put a topic's tombstone (its end offset in each shard) on disk through the background, then say `Persisted`.
+    /// Put a topic's tombstone on disk through the background, then say `Persisted`.
     PersistTombstone {
         /// Token for the answer.
         token: u64,
         /// The topic.
         topic: Arc<str>,
         /// End of each shard's log.
-        ends: Vec<(ShardId, message::PhysicalOffset)>,
+        ends: Vec<message::PhysicalOffset>,
     },
-    /// Append these bytes to the offset journal with one write now, then say `Journaled`.
-    Journal(Vec<u8>),
-    /// `consumerOffset.json` holds everything up to this journal generation: older ones can go.
-    JournalDone {
-        /// Last generation that is not needed.
-        through: u64,
-    },
+    /// Append these entries to the offset journal now, then say `Journaled`.
+    Journal(Vec<Vec<u8>>),
+    /// Every core works with snapshot 1: connections may come.
+    Ready,
+    /// Measure the space of the data folder's disk in the background, then say `Space`.
+    MeasureSpace,
     /// The topics changed: the control thread registers with the name servers and says `Registered`.
     TopicsChanged {
         /// Grows with each change.
@@ -234,3 +294,271 @@ pub enum OwnerAction {
         topics: crate::registration::RegisteredTopics,
     },
 }
+
+/// What the owner starts from.
+#[derive(Debug)]
+pub struct OwnerBoot {
+    /// The broker's settings.
+    pub options: Arc<BrokerOptions>,
+    /// Cores that acknowledge snapshots.
+    pub cores: u16,
+    /// Shards of the store.
+    pub shards: u16,
+    /// Whether the store was closed in order; if not, stored consumer offsets are cut to the queues' recovered ends.
+    pub was_clean: bool,
+    /// `topics.json`, `None` for a new store.
+    pub topics: Option<Vec<u8>>,
+    /// `subscriptionGroup.json`.
+    pub groups: Option<Vec<u8>>,
+    /// `consumerOffset.json`.
+    pub offsets: Option<Vec<u8>>,
+    /// The entries of the offset journal, oldest first.
+    pub journal: Vec<Vec<u8>>,
+    /// `shards/placement.json`.
+    pub placement: Placement,
+}
+
+/// The metadata owner, see the head of the file.
+pub struct Owner {
+    options: Arc<BrokerOptions>,
+    settings: Arc<LiveSettings>,
+    /// How often settings were changed since the start.
+    settings_changes: i64,
+    shards: u16,
+    topics: TopicBook,
+    groups: GroupBook,
+    clients: Clients,
+    /// What the snapshot says of `clients`.
+    consumers: Table<GroupConsumers>,
+    offsets: Offsets,
+    offsets_version: DataVersion,
+    offsets_written_us: u64,
+    offsets_writing: Option<u64>,
+    flow: Flow,
+    gathers: Gathers<Then>,
+    deletions: BTreeMap<String, delete_topic::Deletion>,
+    calls: calls::Calls,
+    rates: runtime_info::Rates,
+    clients_checked_us: u64,
+    next_token: u64,
+    was_clean: bool,
+    boot: Boot,
+}
+
+/// How far the start has got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Boot {
+    /// Nothing was asked yet.
+    New,
+    /// The shards are asked for the ends of their queues.
+    Cutting,
+    /// Snapshot 1 is on its way.
+    Publishing,
+    /// Requests are served.
+    Done,
+}
+
+/// What a gather goes on with.
+#[derive(Debug)]
+enum Then {
+    CutOffsets,
+    QueryOffset(offset_requests::Query),
+    TopicStats(statistics::TopicStats),
+    ConsumeStats(statistics::ConsumeStats),
+    TimeSpan(statistics::TimeSpan),
+    Reset(reset_offset::Reset),
+    Delete(String),
+    Forgotten(String),
+    Status(Option<Asker>),
+    Directly(calls::Directly),
+}
+
+/// The time of a step and what it asks for.
+pub(crate) struct Turn<'a> {
+    now: Now,
+    out: &'a mut Vec<OwnerAction>,
+}
+
+impl Owner {
+    /// An owner from what the store holds. Errors: a file cannot be read; its name is in the text.
+    pub fn open(boot: OwnerBoot, now: Now) -> Result<Self, String> {
+        let named = |file: &str| {
+            let file = file.to_owned();
+            move |error: String| format!("{file}: {error}")
+        };
+        let topics = TopicBook::open(boot.topics.as_deref(), boot.placement, &boot.options, now.wall_ms)
+            .map_err(named("topics.json"))?;
+        let groups = GroupBook::open(boot.groups.as_deref(), now.wall_ms).map_err(named("subscriptionGroup.json"))?;
+        let (mut offsets, offsets_version) = match &boot.offsets {
+            Some(bytes) => Offsets::decode(bytes).map_err(named("consumerOffset.json"))?,
+            None => Default::default(),
+        };
+        for entry in &boot.journal {
+            offsets.replay(entry);
+        }
+        let behind = |file: &Option<Vec<u8>>, version| DataVersion::of_file(file.as_deref()) != Some(version);
+        let dirty = (behind(&boot.topics, topics.version()), behind(&boot.groups, groups.version()));
+        Ok(Self {
+            settings: Arc::new(boot.options.live.clone()),
+            settings_changes: 0,
+            shards: boot.shards,
+            flow: Flow::new(boot.cores, &topics, &groups, dirty),
+            topics,
+            groups,
+            clients: Clients::default(),
+            consumers: Table::default(),
+            offsets,
+            offsets_version,
+            offsets_written_us: now.mono_us,
+            offsets_writing: None,
+            gathers: Gathers::default(),
+            deletions: BTreeMap::new(),
+            calls: calls::Calls::default(),
+            rates: runtime_info::Rates::new(now),
+            clients_checked_us: now.mono_us,
+            next_token: 0,
+            was_clean: boot.was_clean,
+            boot: Boot::New,
+            options: boot.options,
+        })
+    }
+
+    /// One step: what happened in, what is to be done out, in order.
+    pub fn step(&mut self, now: Now, event: OwnerEvent, out: &mut Vec<OwnerAction>) {
+        let turn = &mut Turn { now, out };
+        match event {
+            OwnerEvent::Request(request) => self.request(turn, request),
+            OwnerEvent::SnapshotSeen { core, version } => self.snapshot_seen(turn, core, version),
+            OwnerEvent::ShardAnswer { gather, shard, answer } => {
+                if let Some((then, gathered)) = self.gathers.answer(gather, shard, answer) {
+                    self.gathered(turn, then, gathered);
+                }
+            }
+            OwnerEvent::Persisted { token, result } => self.persisted(turn, token, result),
+            OwnerEvent::Journaled(result) => self.journaled(turn, result),
+            OwnerEvent::Registered { version } => self.registered(turn, version),
+            OwnerEvent::Space { total, available } => self.rates.set_space(total, available),
+            OwnerEvent::Stop => {
+                if self.offsets_writing.is_none() {
+                    self.write_offsets_now(turn);
+                }
+            }
+            OwnerEvent::TurnEnd => self.turn_end(turn),
+        }
+    }
+
+    fn request(&mut self, turn: &mut Turn<'_>, request: OwnerRequest) {
+        match request {
+            OwnerRequest::Request { origin, command } => self.command(turn, origin, &command),
+            OwnerRequest::EnsureTopic { .. } => self.ensure_topic(turn, request),
+            OwnerRequest::EnsureGroup { ticket, group } => self.ensure_group(turn, ticket, &group),
+            OwnerRequest::CommitOffset { group, topic, queue_id, offset, peer } => {
+                self.commit_of_pull(&group, &topic, queue_id, offset, peer);
+            }
+            OwnerRequest::ResetTaken { group, topic, queue_id, id } => {
+                if self.offsets.reset_taken(&group, &topic, queue_id, id) {
+                    self.flow.publish();
+                }
+            }
+            OwnerRequest::ConnectionClosed(conn) => self.connection_closed(turn, conn),
+            OwnerRequest::ClientReply { conn, command } => self.client_reply(turn, conn, command),
+        }
+    }
+
+    fn command(&mut self, turn: &mut Turn<'_>, origin: Origin, command: &Command) {
+        let asker = Asker::of(origin, command);
+        match self.serve(turn, &asker, command) {
+            Ok(Outcome::Now(response)) => asker.answer(response, turn.out),
+            Ok(Outcome::Later) => {}
+            Err(refusal) => asker.answer(asker.refuse(&refusal), turn.out),
+        }
+    }
+
+    /// The closed list of what the owner serves; everything else is answered 3.
+    fn serve(&mut self, turn: &mut Turn<'_>, asker: &Asker, command: &Command) -> Result<Outcome, Refusal> {
+        use RequestCode as C;
+        let Some(code) = RequestCode::from_i32(command.code) else { return Ok(Outcome::Now(asker.unsupported())) };
+        match code {
+            C::QueryConsumerOffset => self.query_offset(turn, asker, command),
+            C::UpdateConsumerOffset => self.update_offset(asker, command),
+            C::UpdateAndCreateTopic => self.update_topic(turn, asker, command),
+            C::UpdateAndCreateTopicList => self.update_topics(turn, asker, command),
+            C::DeleteTopicInBroker => self.delete_topic(turn, asker, command),
+            C::GetAllTopicConfig => self.all_topics(asker, command),
+            C::GetTopicConfig => self.topic_config(asker, command),
+            C::GetSystemTopicListFromBroker => Ok(self.system_topics(asker)),
+            C::UpdateBrokerConfig => self.update_settings(turn, asker, command),
+            C::GetBrokerConfig => Ok(self.show_settings(asker)),
+            C::GetBrokerRuntimeInfo => Ok(self.runtime_info(turn, asker)),
+            C::HeartBeat => self.heartbeat(turn, asker, command),
+            C::UnregisterClient => self.unregister(turn, asker, command),
+            C::GetConsumerListByGroup => self.consumer_list(asker, command),
+            C::CheckClientConfig => self.check_client(asker, command),
+            C::UpdateAndCreateSubscriptiongroup => self.update_group(turn, asker, command),
+            C::UpdateAndCreateSubscriptiongroupList => self.update_groups(turn, asker, command),
+            C::GetAllSubscriptiongroupConfig => self.all_groups(asker, command),
+            C::DeleteSubscriptiongroup => self.delete_group(turn, asker, command),
+            C::GetSubscriptiongroupConfig => self.group_config(asker, command),
+            C::GetConsumerConnectionList => self.consumer_connections(asker, command),
+            C::GetProducerConnectionList => self.producer_connections(asker, command),
+            C::GetAllProducerInfo => Ok(self.all_producers(asker)),
+            C::QueryTopicConsumeByWho => self.consumers_of_topic(asker, command),
+            C::QueryTopicsByConsumer => self.topics_of_group(asker, command),
+            C::QuerySubscriptionByConsumer => self.subscription_of_group(asker, command),
+            C::GetTopicStatsInfo => self.topic_stats(turn, asker, command),
+            C::GetConsumeStats => self.consume_stats(turn, asker, command),
+            C::QueryConsumeTimeSpan => self.time_span(turn, asker, command),
+            C::InvokeBrokerToResetOffset => self.reset_offset(turn, asker, command),
+            C::CloneGroupOffset => self.clone_offsets(asker, command),
+            C::InvokeBrokerToGetConsumerStatus => self.consumer_status(turn, asker, command),
+            C::GetConsumerRunningInfo => self.running_info(turn, asker, command),
+            C::ConsumeMessageDirectly => self.consume_directly(turn, asker, command),
+            _ => Ok(Outcome::Now(asker.unsupported())),
+        }
+    }
+
+    fn gathered(&mut self, turn: &mut Turn<'_>, then: Then, gathered: Gathered) {
+        match then {
+            Then::CutOffsets => self.cut_offsets(gathered),
+            Then::QueryOffset(query) => query.finish(gathered, turn),
+            Then::TopicStats(stats) => stats.finish(&self.options.broker_name, gathered, turn),
+            Then::ConsumeStats(stats) => self.consume_stats_step(turn, stats, gathered),
+            Then::TimeSpan(span) => self.time_span_step(turn, span, gathered),
+            Then::Reset(reset) => self.reset_with(turn, reset, gathered),
+            Then::Delete(topic) => self.delete_with_ends(turn, topic, gathered),
+            Then::Forgotten(topic) => self.topic_forgotten(turn, &topic, gathered),
+            Then::Status(asker) => self.status_gathered(turn, asker, gathered),
+            Then::Directly(call) => self.directly_with(turn, call, gathered),
+        }
+    }
+
+    /// Asks shards and goes on with what they say; at once when there is none to ask.
+    fn gather(&mut self, turn: &mut Turn<'_>, asks: Vec<(ShardId, ShardAsk)>, then: Then) -> Result<(), Refusal> {
+        if asks.is_empty() {
+            self.gathered(turn, then, Gathered { answers: Vec::new() });
+            return Ok(());
+        }
+        let shards: Vec<ShardId> = asks.iter().map(|(shard, _)| *shard).collect();
+        let busy = |_| Refusal::new(ResponseCode::SystemBusy, "too many requests over all shards are open");
+        let gather = self.gathers.start(turn.now, shards, GATHER_TIMEOUT_MS, then).map_err(busy)?;
+        turn.out.extend(asks.into_iter().map(|(shard, ask)| OwnerAction::Ask { gather, shard, ask }));
+        Ok(())
+    }
+
+    /// The same question to every shard.
+    fn gather_all(&mut self, turn: &mut Turn<'_>, ask: &ShardAsk, then: Then) -> Result<(), Refusal> {
+        let asks = (0..self.shards).map(|s| (ShardId(s), ask.clone())).collect();
+        self.gather(turn, asks, then)
+    }
+
+    fn token(&mut self) -> u64 {
+        self.next_token += 1;
+        self.next_token
+    }
+}
+
+/// How long a question to several shards may take, ms.
+const GATHER_TIMEOUT_MS: u64 = 5_000;
+
+#[cfg(test)]
+mod tests;
