@@ -5,33 +5,52 @@
 //! disk longer than a page-cache write, or starts a thread: time comes as `Now`, the disk as `dyn Disk`, and long work
 //! leaves as [`ShardCommand`]s. It knows no request, no connection and no other shard.
 
+// The whole store.
 pub mod config_file;
-mod error;
 pub mod home;
-pub mod index;
 mod layout;
-mod limits;
 pub mod manifest;
 pub mod offset_journal;
-mod options;
 pub mod placement;
-mod step;
 pub mod tombstones;
-mod types;
 
+// A shard, along the path of a record.
+mod append;
+mod commit_log;
+mod consume_queue;
+mod dispatch;
+mod flush;
+pub mod index;
 mod shard;
 
-pub use error::{AppendError, OpenError, ReadError, WriteError};
+mod cold_cache;
+mod lookup;
+mod pull;
+
+mod checkpoint;
+mod queue_table;
+mod recovery;
+mod upkeep;
+mod walk;
+
+mod error;
+mod limits;
+mod options;
+mod step;
+mod types;
+
 pub use config_file::ConfigDir;
+pub use error::{AppendError, OpenError, ReadError, WriteError};
 pub use home::StoreHome;
 pub use index::{Index, IndexHistory, IndexProgress, KeyLookup};
+pub use layout::{MAX_SHARDS, SHARD_SPAN, ShardId, ShardLayout, StoreLayout};
 pub use offset_journal::OffsetJournal;
 pub use options::{FlushMode, StoreOptions};
-pub use shard::Shard;
-pub use layout::{MAX_SHARDS, SHARD_SPAN, ShardId, ShardLayout, StoreLayout};
 pub use placement::Placement;
+pub use shard::Shard;
 pub use step::{ColdSource, Completion, FetchId, Missing, MissingRange, ReadStep, ShardCommand};
 pub use tombstones::Tombstones;
 pub use types::{
-    Appended, Boundary, Bounds, GetStatus, IndexKind, KeyQuery, PullLimits, Pulled, RecoveryReport, ShardStatus, Visible,
+    Appended, Boundary, Bounds, GetStatus, IndexKind, KeyQuery, PullLimits, Pulled, RecoveryReport, ShardStatus,
+    Visible,
 };

@@ -1,0 +1,95 @@
+//! From a record in the log to its consume-queue entry.
+//!
+//! Role: the one rule by which an entry is made, in the turn of an append and again when recovery reads the log.
+//! Invariants: the queue offset of an entry is the previous one + 1; giving a record again changes nothing; bytes from a
+//! damaged disk end as a skipped record or a blank entry, never as an assertion.
+
+use message::properties::{name, pairs};
+use message::record::RecordView;
+use message::{PhysicalOffset, sys_flag};
+
+use crate::consume_queue::{Entry, QueueTable, Slot, is_file_name};
+
+/// Most blank entries that stand in for lost records of one queue. A larger jump in queue offsets is not believed.
+const BLANK_ENTRIES: u64 = 1 << 20;
+
+/// What became of a record that recovery gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dispatched {
+    /// An entry was added.
+    Added,
+    /// There is one already.
+    Known,
+    /// It gets none: a half or rollback record, or nothing that can be queued.
+    NotQueued,
+    /// Its queue begins later than its first record in the log: entries before it are missing.
+    Gap(Slot),
+}
+
+/// The tag value of a record's entry.
+pub(crate) fn tags_code(properties: &[u8]) -> i64 {
+    let mut tags = None;
+    for (key, value) in pairs(properties) {
+        if key == name::TAGS {
+            tags = Some(value);
+        }
+    }
+    message::hash::tag_hash(tags)
+}
+
+/// What recovery knows of the entries before the record that it gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trust {
+    /// The log was read from its first byte: a queue begins at its first record, and a jump means lost records.
+    WholeLog,
+    /// The queue table vouches for all queues: a jump means lost records, a new queue that begins late a lost queue.
+    Table,
+    /// The queues are what their files held: any jump means lost entries.
+    Files,
+}
+
+/// Dispatches a record that recovery read. `damaged`: its body is not what was stored; its place in the queue is kept by
+/// a blank entry.
+pub(crate) fn recovered(
+    table: &mut QueueTable,
+    record: &RecordView<'_>,
+    at: PhysicalOffset,
+    damaged: bool,
+    trust: Trust,
+) -> Dispatched {
+    let Ok(queue_id) = u32::try_from(record.queue_id()) else { return Dispatched::NotQueued };
+    let offset = record.queue_offset().0;
+    if !sys_flag::is_queued(record.sys_flag()) || !is_file_name(record.topic()) || offset > i64::MAX as u64 / 20 {
+        return Dispatched::NotQueued;
+    }
+    if damaged && table.find(record.topic(), queue_id).is_none() {
+        // Nothing in a damaged record is reason enough to make a queue.
+        return Dispatched::NotQueued;
+    }
+    let slot = table.find_or_make(record.topic(), queue_id);
+    let next = table.get(slot).next;
+    if offset < next || table.get(slot).lost && trust != Trust::WholeLog {
+        return Dispatched::Known;
+    }
+    if offset > next {
+        let queue = table.get(slot);
+        let is_new = queue.dispatched() == 0 && queue.last_end == 0;
+        match trust {
+            Trust::WholeLog if is_new => table.start_at(slot, offset),
+            Trust::Table if is_new => return Dispatched::Gap(slot),
+            Trust::Files => return Dispatched::Gap(slot),
+            _ if damaged || offset - next > BLANK_ENTRIES => return Dispatched::NotQueued,
+            _ => (next..offset).for_each(|_| push(table, slot, Entry::BLANK, 0)),
+        }
+    }
+    let entry = Entry { offset: at.0, size: record.size(), tag: tags_code(record.properties()) };
+    push(table, slot, if damaged { Entry::BLANK } else { entry }, record.store_timestamp_ms());
+    Dispatched::Added
+}
+
+fn push(table: &mut QueueTable, slot: Slot, entry: Entry, store_ms: i64) {
+    table.get_mut(slot).next += 1;
+    table.push(slot, entry, store_ms);
+    let queue = table.get_mut(slot);
+    queue.visible = queue.dispatched();
+}

@@ -1,0 +1,309 @@
+//! Queues as their files and the queue table tell.
+//!
+//! Role: restores bounds without reading the log. With a queue table, each queue's files are only checked against its row:
+//! all there, and the last entry ends where the row says. Without one (Java's store), entries are read as Java reads them:
+//! from the third last file on, up to the first that is not valid. What cannot be right is marked lost and made again.
+
+use std::io;
+use std::sync::Arc;
+
+use hashbrown::{HashMap, HashSet};
+use sys::disk::{Disk, DiskFile, OpenMode};
+
+use super::Recovery;
+use crate::consume_queue::{ENTRY_BYTES, Entry, QueueFiles, Slot, is_file_name};
+use crate::error::OpenError;
+use crate::layout::{offset_file_name, parse_offset_file_name};
+use crate::queue_table::{QueueRow, QueueTableFile};
+
+/// Java looks at this many of a queue's last files.
+const FILES_READ: usize = 3;
+
+/// The files of each queue, by topic and queue id: start offsets in bytes, ascending.
+pub(super) type FoundQueues = HashMap<(Arc<[u8]>, u32), FoundFiles>;
+
+/// Files of one queue.
+#[derive(Default)]
+pub(super) struct FoundFiles {
+    starts: Vec<u64>,
+    /// An empty file behind the last one: a crash while it was made.
+    empty_last: Option<u64>,
+}
+
+/// Lists all queue files and checks every size. Changes nothing.
+pub(super) fn list(disk: &dyn Disk, files: &QueueFiles) -> Result<FoundQueues, OpenError> {
+    let mut found = FoundQueues::new();
+    for topic in disk.list(&files.root).map_err(OpenError::io(&files.root))?.iter().filter(|item| item.is_dir) {
+        if !is_file_name(topic.name.as_bytes()) {
+            continue;
+        }
+        let name: Arc<[u8]> = topic.name.as_bytes().into();
+        let dir = files.root.join(&topic.name);
+        for queue in disk.list(&dir).map_err(OpenError::io(&dir))?.iter().filter(|item| item.is_dir) {
+            let Ok(id) = queue.name.parse::<u32>() else { continue };
+            found.insert((Arc::clone(&name), id), list_queue(disk, files, &name, id)?);
+        }
+    }
+    Ok(found)
+}
+
+fn list_queue(disk: &dyn Disk, files: &QueueFiles, topic: &[u8], id: u32) -> Result<FoundFiles, OpenError> {
+    let dir = files.queue_dir(topic, id);
+    let mut items: Vec<(u64, u64)> = disk
+        .list(&dir)
+        .map_err(OpenError::io(&dir))?
+        .iter()
+        .filter(|item| !item.is_dir)
+        .filter_map(|item| parse_offset_file_name(&item.name).map(|start| (start, item.len)))
+        .collect();
+    items.sort_unstable();
+    let empty_last = items.pop_if(|&mut (_, len)| len == 0).map(|(start, _)| start);
+    let wrong = items.iter().find(|&&(start, len)| len != files.file_size || start % files.file_size != 0);
+    if let Some(&(start, found)) = wrong {
+        let path = dir.join(offset_file_name(start));
+        return Err(OpenError::WrongSize {
+            path,
+            found,
+            expected: files.file_size,
+            setting: "mappedFileSizeConsumeQueue",
+        });
+    }
+    Ok(FoundFiles { starts: items.into_iter().map(|(start, _)| start).collect(), empty_last })
+}
+
+impl Recovery<'_> {
+    /// Restores what the queue table vouches for.
+    pub(super) fn restore_saved(&mut self, saved: QueueTableFile, found: &FoundQueues) -> io::Result<()> {
+        self.remove_empty(found)?;
+        let mut kept: HashMap<Arc<[u8]>, bool> = HashMap::new();
+        let mut known: HashSet<(Arc<[u8]>, u32)> = HashSet::with_capacity(saved.rows.len());
+        for row in saved.rows {
+            known.insert((Arc::clone(&row.topic), row.id));
+            let deleted = self.deleted_before(&row.topic).is_some_and(|end| row.last_end <= end);
+            *kept.entry(Arc::clone(&row.topic)).or_default() |= !deleted;
+            if deleted {
+                continue;
+            }
+            let slot = self.table.find_or_make(&row.topic, row.id);
+            let files = found.get(&(Arc::clone(&row.topic), row.id));
+            if self.agrees(&row, files)? {
+                let min = self.first_in_log(&row.topic, row.id, row.min, row.max)?;
+                self.table.restore(slot, row.first, min, row.max);
+            } else {
+                self.table.get_mut(slot).lost = true;
+                self.lost.push((slot, row.max));
+            }
+            let queue = self.table.get_mut(slot);
+            queue.last_end = row.last_end;
+            queue.last_store_ms = row.last_store_ms;
+        }
+        if !self.clean {
+            // Queues that the table does not know have entries only for records that are dispatched again.
+            for (topic, id) in found.keys().filter(|key| !known.contains(*key)) {
+                self.disk.remove_dir_all(&self.files.queue_dir(topic, *id))?;
+            }
+        }
+        self.remove_deleted(found, &kept)
+    }
+
+    /// Restores queues from what their files hold. Gives the highest end of a record that has an entry.
+    pub(super) fn restore_from_files(&mut self, found: &FoundQueues) -> io::Result<u64> {
+        self.remove_empty(found)?;
+        if self.log.bases().next().is_none() {
+            // Java's rule: without a log no queue has anything to name.
+            self.disk.remove_dir_all(&self.files.root)?;
+            return Ok(0);
+        }
+        let mut highest = 0;
+        for ((topic, id), files) in found {
+            let slot = self.table.find_or_make(topic, *id);
+            if self.deleted_before(topic).is_some() {
+                // What of it is older than the deletion is not told apart in the files: the log tells.
+                self.mark_lost(slot, 0);
+                continue;
+            }
+            let Some((from, max, last_end)) = self.read_valid(topic, *id, &files.starts)? else { continue };
+            let min = self.first_in_log(topic, *id, from, max)?;
+            self.table.restore(slot, from, min, max);
+            self.table.get_mut(slot).last_end = last_end;
+            highest = highest.max(last_end);
+        }
+        Ok(highest)
+    }
+
+    /// Cuts entries that point behind the end of the log.
+    pub(super) fn cut_queues(&mut self, end: u64) -> io::Result<()> {
+        let slots: Vec<Slot> = self.table.slots().collect();
+        for slot in slots {
+            let queue = self.table.get(slot);
+            if queue.last_end <= end || queue.lost {
+                continue;
+            }
+            let (topic, id, first, mut max) =
+                (Arc::clone(self.table.topic_of(slot)), queue.id, queue.first, queue.dispatched());
+            let mut last_end = 0;
+            while max > first {
+                match self.entry(&topic, id, max - 1)? {
+                    Some(entry) if entry.end() <= end => {
+                        last_end = entry.end();
+                        break;
+                    }
+                    _ => max -= 1,
+                }
+            }
+            let min = self.table.get(slot).min.min(max);
+            self.table.reset(slot);
+            self.table.restore(slot, first, min, max);
+            self.table.get_mut(slot).last_end = last_end;
+            self.clear_behind(&topic, id, max)?;
+        }
+        Ok(())
+    }
+
+    fn mark_lost(&mut self, slot: Slot, go_on_at: u64) {
+        self.table.get_mut(slot).lost = true;
+        self.lost.push((slot, go_on_at));
+    }
+
+    fn deleted_before(&self, topic: &[u8]) -> Option<u64> {
+        let name = std::str::from_utf8(topic).ok()?;
+        self.tombstones.end(name, self.id).map(|end| end.0)
+    }
+
+    fn remove_empty(&self, found: &FoundQueues) -> io::Result<()> {
+        for ((topic, id), files) in found {
+            if let Some(start) = files.empty_last {
+                self.disk.remove_file(&self.files.path(topic, *id, start))?;
+                self.disk.sync_dir(&self.files.queue_dir(topic, *id))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the folders of deleted topics that the last process did not come to.
+    fn remove_deleted(&self, found: &FoundQueues, kept: &HashMap<Arc<[u8]>, bool>) -> io::Result<()> {
+        let mut gone: Vec<&Arc<[u8]>> = found.keys().map(|(topic, _)| topic).collect();
+        gone.sort_unstable();
+        gone.dedup();
+        for topic in gone {
+            if !kept.get(topic).copied().unwrap_or(false) && self.deleted_before(topic).is_some() {
+                self.disk.remove_dir_all(&self.files.topic_dir(topic))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a queue's files hold what its row says. Entries behind the row's are cleared after an unclean end.
+    fn agrees(&self, row: &QueueRow, found: Option<&FoundFiles>) -> io::Result<bool> {
+        if row.max > row.min {
+            let Some(found) = found else { return Ok(false) };
+            let (mut start, last) = (self.files.file_of(row.min), self.files.file_of(row.max - 1));
+            while start <= last {
+                if found.starts.binary_search(&start).is_err() {
+                    return Ok(false);
+                }
+                start += self.files.file_size;
+            }
+            match self.entry(&row.topic, row.id, row.max - 1)? {
+                Some(entry) if !entry.has_record() || entry.end() == row.last_end => {}
+                _ => return Ok(false),
+            }
+        }
+        if !self.clean && found.is_some_and(|found| !found.starts.is_empty()) {
+            self.clear_behind(&row.topic, row.id, row.max)?;
+        }
+        Ok(true)
+    }
+
+    /// Makes the space of entries `from..` zero, if there is anything in it, and removes later files.
+    fn clear_behind(&self, topic: &[u8], id: u32, from: u64) -> io::Result<()> {
+        let file_start = self.files.file_of(from);
+        let position = from * ENTRY_BYTES as u64 - file_start;
+        if let Some(file) = self.open(topic, id, file_start, OpenMode::ReadWrite)? {
+            let mut next = [0; ENTRY_BYTES];
+            let read = file.read_at(&mut next, position)?;
+            if next[..read].iter().any(|&byte| byte != 0) {
+                file.set_len(position)?;
+                file.set_len(self.files.file_size)?;
+            }
+        }
+        let dir = self.files.queue_dir(topic, id);
+        for item in self.disk.list(&dir)? {
+            if parse_offset_file_name(&item.name).is_some_and(|start| start > file_start) {
+                self.disk.remove_file(&dir.join(&item.name))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// First entry in the last files, entry after the last valid one, highest end. `None` without files.
+    fn read_valid(&self, topic: &[u8], id: u32, starts: &[u64]) -> io::Result<Option<(u64, u64, u64)>> {
+        // Only an unbroken row of files up to the last one counts.
+        let row = starts.windows(2).rposition(|pair| pair[0] + self.files.file_size != pair[1]).map_or(0, |at| at + 1);
+        let starts = &starts[row..];
+        let Some(&first) = starts.first() else { return Ok(None) };
+        let per_file = self.files.entries_per_file();
+        let mut max = first / ENTRY_BYTES as u64;
+        let mut last_end = 0;
+        for &start in &starts[starts.len().saturating_sub(FILES_READ)..] {
+            max = start / ENTRY_BYTES as u64;
+            let Some(file) = self.open(topic, id, start, OpenMode::Read)? else { break };
+            let mut bytes = vec![0; self.files.file_size as usize];
+            let read = file.read_at(&mut bytes, 0)?;
+            let entries = bytes[..read].chunks_exact(ENTRY_BYTES).map_while(Entry::decode);
+            let count = entries.fold(0, |count, entry| {
+                last_end = last_end.max(entry.end());
+                count + 1
+            });
+            max += count;
+            if count < per_file {
+                break;
+            }
+        }
+        self.clear_behind(topic, id, max)?;
+        Ok(Some((first / ENTRY_BYTES as u64, max, last_end)))
+    }
+
+    /// The first offset in `min..max` whose record the log still holds.
+    fn first_in_log(&self, topic: &[u8], id: u32, min: u64, max: u64) -> io::Result<u64> {
+        let log_start = self.log.start();
+        let held = |entry: Option<Entry>| entry.is_some_and(|entry| entry.has_record() && entry.offset >= log_start);
+        if min >= max || held(self.entry(topic, id, min)?) {
+            return Ok(min);
+        }
+        let (mut low, mut high) = (min, max);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            // A blank in the middle stands for a damaged record: judge by its neighbour.
+            let mut probe = middle;
+            let mut entry = self.entry(topic, id, probe)?;
+            while entry.is_some_and(|entry| !entry.has_record()) && probe + 1 < high {
+                probe += 1;
+                entry = self.entry(topic, id, probe)?;
+            }
+            if held(entry) {
+                high = middle;
+            } else {
+                low = probe + 1;
+            }
+        }
+        Ok(low)
+    }
+
+    /// One entry from its file.
+    fn entry(&self, topic: &[u8], id: u32, index: u64) -> io::Result<Option<Entry>> {
+        let file_start = self.files.file_of(index);
+        let Some(file) = self.open(topic, id, file_start, OpenMode::Read)? else { return Ok(None) };
+        let mut bytes = [0; ENTRY_BYTES];
+        let read = file.read_at(&mut bytes, index * ENTRY_BYTES as u64 - file_start)?;
+        Ok(Entry::decode(&bytes[..read]))
+    }
+
+    fn open(&self, topic: &[u8], id: u32, start: u64, mode: OpenMode) -> io::Result<Option<Arc<dyn DiskFile>>> {
+        match self.disk.open(&self.files.path(topic, id, start), mode) {
+            Ok(file) => Ok(Some(file)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
