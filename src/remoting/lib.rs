@@ -20,3 +20,8 @@ pub use codes::{LanguageCode, RequestCode, ResponseCode};
 pub use command::{Command, ExtFields, FieldError, Problem};
 pub use frame::{FrameError, SerializeType};
 pub use json::Json;
+
+#[cfg(test)]
+mod fuzz_tests;
+#[cfg(test)]
+mod golden_tests;

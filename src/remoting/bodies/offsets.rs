@@ -90,6 +90,8 @@ bean! {
     ConsumerStatus {
         /// Offset by queue, by client id.
         consumer_table: BTreeMap<String, BTreeMap<MessageQueue, i64>> = "consumerTable",
+        /// The table of [`MessageQueueStatus`], which shares its Java class; empty here.
+        message_queue_table: BTreeMap<MessageQueue, i64> = "messageQueueTable",
     }
 }
 

@@ -44,6 +44,13 @@ impl RegisterBrokerBody {
     /// The compressed form.
     #[must_use]
     pub fn encode_compressed(&self) -> Vec<u8> {
+        let mut encoder = ZlibEncoder::new(Vec::new(), Compression::best());
+        let written = encoder.write_all(&self.encode_parts()).and_then(|()| encoder.finish());
+        written.expect("writing to memory does not fail")
+    }
+
+    /// What is compressed.
+    pub(crate) fn encode_parts(&self) -> Vec<u8> {
         let wrapper = &self.topic_config_serialize_wrapper;
         let mut parts = Vec::new();
         put_part(&mut parts, &wrapper.data_version.encode());
@@ -60,11 +67,10 @@ impl RegisterBrokerBody {
         for (_, mapping) in mappings {
             put_part(&mut parts, &mapping.to_vec());
         }
-        let mut encoder = ZlibEncoder::new(Vec::new(), Compression::best());
-        encoder.write_all(&parts).and_then(|()| encoder.finish()).expect("writing to memory does not fail")
+        parts
     }
 
-    fn decode_parts(text: &[u8], broker_version: i32) -> Result<Self, BodyError> {
+    pub(crate) fn decode_parts(text: &[u8], broker_version: i32) -> Result<Self, BodyError> {
         let mut parts = Parts { rest: text };
         let mut body = Self::default();
         let wrapper = &mut body.topic_config_serialize_wrapper;

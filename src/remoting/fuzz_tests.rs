@@ -1,0 +1,88 @@
+//! Runs the fuzz functions over the golden files and mutations of them; `FUZZ_EXECUTIONS` says how many.
+
+use crate::frame::{self, SerializeType};
+use crate::fuzz;
+use crate::golden_tests::{config_files, frames};
+use crate::{Command, bodies, bodies::Body};
+use message::fuzz_driver::{Driver, executions};
+
+/// Words that mean something in headers and bodies.
+const TOKENS: [&[u8]; 24] = [
+    b"\"code\":310,",
+    b"\"code\":11,",
+    b"\"code\":10,",
+    b"\"extFields\":{",
+    b"\"extFields\":null,",
+    b"null",
+    b"true",
+    b"\\u0001",
+    b"\\ud83d\\ude00",
+    b"\"a\":",
+    b"\"e\":",
+    b"\"i\":",
+    b"\"topic\":",
+    b"\"queueId\":",
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b",",
+    b":",
+    b"'",
+    b"\"",
+    b"-1",
+    b"9223372036854775808",
+];
+
+fn run(name: &str, seeds: impl IntoIterator<Item = Vec<u8>>, target: fn(&[u8])) {
+    Driver::new(0xF00D, seeds).with_tokens(&TOKENS).run(name, executions(), target);
+}
+
+/// Headers of the golden frames, all also in the other form.
+fn headers(form: SerializeType) -> Vec<Vec<u8>> {
+    let in_form = |mut command: Command| {
+        command.serialize_type = form;
+        frame::split(&command.to_frame()).unwrap().header.to_vec()
+    };
+    frames().iter().map(|(_, bytes)| in_form(Command::decode(bytes).unwrap())).collect()
+}
+
+fn json_texts() -> Vec<Vec<u8>> {
+    let bodies = frames().into_iter().map(|(_, bytes)| Command::decode(&bytes).unwrap().body);
+    bodies.filter(|body| body.first() == Some(&b'{')).chain(config_files().into_iter().map(|(_, text)| text)).collect()
+}
+
+#[test]
+fn frame() {
+    run("frame", frames().into_iter().map(|(_, bytes)| bytes), fuzz::frame);
+}
+
+#[test]
+fn json_header() {
+    run("json_header", headers(SerializeType::Json), fuzz::json_header);
+}
+
+#[test]
+fn compact_header() {
+    run("compact_header", headers(SerializeType::Compact), fuzz::compact_header);
+}
+
+#[test]
+fn json() {
+    run("json", json_texts(), fuzz::json);
+}
+
+#[test]
+fn json_bodies() {
+    run("json_bodies", json_texts(), fuzz::json_bodies);
+}
+
+#[test]
+fn registration() {
+    let bodies = json_texts().into_iter().filter_map(|text| bodies::RegisterBrokerBody::decode(&text).ok());
+    let some: Vec<_> =
+        bodies.filter(|body| !body.topic_config_serialize_wrapper.topic_config_table.is_empty()).collect();
+    assert!(!some.is_empty());
+    let seeds = some.iter().flat_map(|body| [body.encode_parts(), body.encode_compressed()]);
+    run("registration", seeds, fuzz::registration);
+}
