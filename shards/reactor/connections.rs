@@ -353,14 +353,12 @@ impl Connections {
         if outcome.memory_after > outcome.memory_before && self.assembly_bytes > self.limits.assembly_bytes {
             return self.close(cx, slot, CloseReason::InputBudget);
         }
-        let connection = entry(&mut self.table, slot);
         if outcome.more_next_turn {
             self.make_ready(slot);
-        } else if outcome.blocked
-            && connection.input.len() > self.limits.connection_input_bytes
-            && connection.receiving
-            && !connection.paused
-        {
+        }
+        let over_budget = self.is_over_budget(cx, slot);
+        let connection = entry(&mut self.table, slot);
+        if over_budget && connection.receiving && !connection.paused {
             connection.paused = true;
             cx.counters_mut().input_paused += 1;
             if self.ring.cancel_receive(slot).is_err() {
@@ -369,11 +367,20 @@ impl Connections {
         }
     }
 
+    /// Whether more is kept than may be, of frames that could be given but for a hold, slow reading or the turn's share.
+    fn is_over_budget<M>(&self, cx: &Context<M>, slot: u32) -> bool {
+        let connection = self.table[slot as usize].as_ref().expect("the connection is open");
+        connection.input.len() > self.limits.connection_input_bytes
+            && (is_blocked(cx, &self.limits, connection.id) || self.has_frame(connection))
+    }
+
     /// Receives again if nothing speaks against it.
     fn rearm<M>(&mut self, cx: &mut Context<M>, slot: u32) {
-        let Some(connection) = self.table[slot as usize].as_mut() else { return };
-        let over_budget =
-            connection.input.len() > self.limits.connection_input_bytes && is_blocked(cx, &self.limits, connection.id);
+        if self.table[slot as usize].is_none() {
+            return;
+        }
+        let over_budget = self.is_over_budget(cx, slot);
+        let connection = entry(&mut self.table, slot);
         connection.paused &= over_budget;
         let wants = matches!(connection.state, State::Open | State::Flushing { .. } | State::Lingering { .. });
         if wants && !connection.receiving && !over_budget {
@@ -534,8 +541,6 @@ struct Given {
     refused: Option<CloseReason>,
     /// Frames are left that may be given next turn.
     more_next_turn: bool,
-    /// Frames may not be given now.
-    blocked: bool,
     memory_before: usize,
     memory_after: usize,
 }
@@ -554,10 +559,9 @@ fn give<S: Service>(
         connection.given_in = turn;
         connection.given = 0;
     }
-    let (mut refused, mut more_next_turn, mut blocked) = (None, false, false);
+    let (mut refused, mut more_next_turn) = (None, false);
     loop {
         if is_blocked(cx, limits, connection.id) {
-            blocked = true;
             break;
         }
         if connection.given == limits.frames_per_turn {
@@ -580,7 +584,7 @@ fn give<S: Service>(
     if refused.is_none() {
         connection.input.keep(data);
     }
-    Given { refused, more_next_turn, blocked, memory_before, memory_after: connection.input.memory() }
+    Given { refused, more_next_turn, memory_before, memory_after: connection.input.memory() }
 }
 
 /// Whether frames of the connection may not be given now.

@@ -36,8 +36,8 @@ const LOCKED_MEMORY_BYTES: u64 = 512 << 10;
 /// Bytes that one read asks for; longer ranges are read piece by piece.
 const READ_PIECE_BYTES: u64 = 4 << 20;
 
-/// How often a queue with smaller shares may be interrupted for the reads.
-const READ_LATENCY: Duration = Duration::from_millis(5);
+/// How long tasks may run before glommio looks for completed reads: about one step. A read takes several such looks.
+const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// A line of jobs: which task queue runs it, with what share of the thread, and how many jobs at once.
 struct Line {
@@ -155,6 +155,10 @@ impl Queue {
         .await
     }
 
+    fn has_ended(&self) -> bool {
+        self.state().ended.is_some()
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // Nothing that is done under the lock can panic half way.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -178,6 +182,7 @@ fn run(queue: &Arc<Queue>, disk: Arc<dyn Disk>) {
         .name("background")
         .io_memory(IO_MEMORY_BYTES)
         .ring_depth(RING_DEPTH)
+        .preempt_timer(LOOK_INTERVAL)
         .make();
     let executor = match executor {
         Ok(executor) => executor,
@@ -191,7 +196,7 @@ fn run(queue: &Arc<Queue>, disk: Arc<dyn Disk>) {
             .iter()
             .enumerate()
             .map(|(line, settings)| {
-                let latency = if line == 0 { Latency::Matters(READ_LATENCY) } else { Latency::NotImportant };
+                let latency = if line == 0 { Latency::Matters(LOOK_INTERVAL) } else { Latency::NotImportant };
                 let tasks =
                     glommio::executor().create_task_queue(Shares::Static(settings.shares), latency, settings.name);
                 glommio::spawn_local(dispatch(queue.clone(), disk.clone(), line, tasks))
@@ -208,9 +213,9 @@ async fn dispatch(queue: Arc<Queue>, disk: Arc<dyn Disk>, line: usize, tasks: Ta
     let slots = Rc::new(Semaphore::new(LINES[line].at_once));
     while let Ok(slot) = slots.acquire_static_permit(1).await {
         let Some(request) = queue.next(line).await else { break };
-        let disk = disk.clone();
+        let (queue, disk) = (queue.clone(), disk.clone());
         let job = async move {
-            work(request, &*disk).await;
+            work(request, &queue, &*disk).await;
             drop(slot);
         };
         match glommio::spawn_local_into(job, tasks) {
@@ -221,16 +226,17 @@ async fn dispatch(queue: Arc<Queue>, disk: Arc<dyn Disk>, line: usize, tasks: Ta
     }
 }
 
-async fn work(request: BackgroundRequest, disk: &dyn Disk) {
+async fn work(request: BackgroundRequest, queue: &Queue, disk: &dyn Disk) {
     let BackgroundRequest { job, reply } = request;
     match job {
         Job::Read { file, ranges } => reply.send(read(&*file, ranges).await.map(JobOutput::Read)),
-        Job::Task { task, .. } => step_by_step(task, disk, reply).await,
+        Job::Task { task, .. } => step_by_step(task, queue, disk, reply).await,
     }
 }
 
-async fn step_by_step(mut task: Box<dyn BackgroundTask>, disk: &dyn Disk, reply: Reply) {
-    loop {
+async fn step_by_step(mut task: Box<dyn BackgroundTask>, queue: &Queue, disk: &dyn Disk, reply: Reply) {
+    // At the end the reply is dropped, which tells the core.
+    while !queue.has_ended() {
         match task.step(disk) {
             Ok(Step::More) => glommio::executor().yield_task_queue_now().await,
             Ok(Step::Done(output)) => return reply.send(Ok(JobOutput::Task(output))),

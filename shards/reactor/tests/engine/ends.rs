@@ -5,7 +5,7 @@ use reactor::*;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::error::Error;
 use std::io::{Read, Write};
-use std::net::Shutdown;
+use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -184,11 +184,14 @@ fn no_descriptor_left_is_survived() {
     let running = run(1, Limits { accept_retry_ms: 20, ..Limits::default() });
     let mut good = running.connect();
     ask(&mut good, &frame(100, b"abc"));
-    // Room for one more descriptor: a client takes it, and the server has none to accept with.
+    // Room for one more descriptor: a client takes it, and the server has none to accept with. (The kernel looks at the
+    // limit when accepting begins, so it is lowered before.)
     let limit = getrlimit(Resource::Nofile);
+    let (socket, addr) = listener();
     let next_free = std::fs::File::open("/dev/null").unwrap().as_raw_fd() as u64;
     setrlimit(Resource::Nofile, Rlimit { current: Some(next_free + 1), maximum: limit.maximum }).unwrap();
-    let mut waiting = running.connect();
+    running.engine.listen(vec![(ListenerSpec { id: ListenerId(1), addr, spread: true }, socket)]);
+    let mut waiting = TcpStream::connect(addr).unwrap();
     until("accepting fails", || {
         good.write_all(&frame(100, b"abc")).unwrap();
         assert_eq!(read_frame(&mut good).unwrap(), frame(100, b"abc"), "those connected are served");

@@ -157,6 +157,8 @@ fn one_flood_does_not_starve_the_others() {
     stop.store(true, SeqCst);
     writing.join().unwrap();
     assert!(reading.join().unwrap() > 1 << 20);
+    let counters = running.counters();
+    assert!(counters.input_paused > 0, "{counters:?}");
     assert!(running.engine.stop());
 }
 

@@ -52,6 +52,10 @@ pub fn echo(cx: &mut Context<Message>, conn: ConnectionId, frame: &[u8]) {
 
 impl EchoService {
     fn post(&mut self, cx: &mut Context<Message>, to: CoreId, message: Message) {
+        // Behind those that wait already.
+        if self.unsent.iter().any(|(core, _)| *core == to) {
+            return self.unsent.push((to, message));
+        }
         if let Err(message) = cx.try_post(to, message) {
             self.unsent.push((to, message));
         }
