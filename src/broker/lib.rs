@@ -6,24 +6,27 @@
 //! an answer that acknowledges follows the write (and, when asked, the sync) that covers it. It knows no socket and no file:
 //! those reach it through `reactor::Context` and `store::Shard`. The modules stand in the order that a request meets them.
 
-pub mod core;
 pub mod connections;
-pub mod request;
-pub mod router;
-pub mod processor;
+pub mod core;
 pub mod crossing;
-pub mod shard_host;
-pub mod shard_ask;
 pub mod long_polling;
 pub mod parked;
+pub mod processor;
+pub mod request;
 pub mod response;
+pub mod router;
+pub mod shard_ask;
+pub mod shard_host;
 pub mod stats;
 
-pub mod snapshot;
+pub mod config;
 pub mod gather;
 pub mod owner;
 pub mod registration;
-pub mod config;
+pub mod snapshot;
+
+#[cfg(test)]
+mod fixtures;
 
 pub use crate::core::BrokerCore;
 pub use crate::crossing::CoreMessage;

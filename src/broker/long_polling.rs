@@ -46,10 +46,11 @@ impl LongPolls {
     }
 
     /// Holds a pull until `deadline_us`; gives it back when the core or its connection holds too many.
-    pub fn hold(&mut self, pull: HeldPull, deadline_us: u64) -> Result<(), HeldPull> {
+    #[must_use = "a pull that is given back must be answered"]
+    pub fn hold(&mut self, pull: HeldPull, deadline_us: u64) -> Option<HeldPull> {
         let of_connection = self.connections.entry(pull.reply.conn).or_default();
         if self.holds.len() >= MAX_HOLDS || of_connection.len() >= MAX_HELD_PULLS as usize {
-            return Err(pull);
+            return Some(pull);
         }
         let serial = self.next_serial;
         self.next_serial += 1;
@@ -59,7 +60,7 @@ impl LongPolls {
         self.queues.entry(pull.work.topic.name.clone()).or_default().entry(pull.work.queue_id).or_default().push(slot);
         self.deadlines.push(Reverse((deadline_us, slot, serial)));
         entry.insert(Hold { serial, pull });
-        Ok(())
+        None
     }
 
     /// A message became visible: moves every hold of its queue that it satisfies to `woken`.
@@ -161,6 +162,121 @@ impl TagFilter {
             Self::All => true,
             Self::Codes(codes) => codes.contains(&(tags_code as i32)),
             Self::Subscribed(subscription) => subscription.codes.binary_search(&(tags_code as i32)).is_ok(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::crossing::ReplyTo;
+    use crate::fixtures;
+    use crate::shard_host::PullWork;
+    use proptest::prelude::*;
+    use reactor::CoreId;
+    use remoting::SerializeType;
+    use smallvec::smallvec;
+
+    const NONE: [i32; 0] = [];
+
+    fn held(opaque: i32, conn: u32, topic: &str, queue_id: u32, offset: i64, filter: TagFilter) -> HeldPull {
+        let conn = ConnectionId { core: CoreId(0), slot: conn, generation: 0 };
+        HeldPull {
+            reply: ReplyTo { conn, opaque, form: SerializeType::Json, oneway: false, bytes: 0, counted: false },
+            work: PullWork {
+                topic: Arc::new(fixtures::topic(topic)),
+                group: Arc::new(fixtures::group("g")),
+                queue_id,
+                offset,
+                max_count: 32,
+                max_bytes: u32::MAX,
+                filter,
+                suspend_ms: None,
+                reset: None,
+            },
+        }
+    }
+
+    fn at(mono_us: u64) -> Now {
+        Now { mono_us, wall_ms: 0 }
+    }
+
+    fn woken(polls: &mut LongPolls, topic: &str, queue_id: u32, max_offset: u64, tags_code: i64) -> Vec<i32> {
+        let mut out = Vec::new();
+        polls.wake(topic.as_bytes(), queue_id, max_offset, tags_code, &mut out);
+        out.iter().map(|held| held.reply.opaque).collect()
+    }
+
+    fn expired(polls: &mut LongPolls, mono_us: u64) -> Vec<i32> {
+        let mut out = Vec::new();
+        polls.expire(at(mono_us), &mut out);
+        out.iter().map(|held| held.reply.opaque).collect()
+    }
+
+    #[test]
+    fn a_message_wakes_whom_it_is_for() {
+        let mut polls = LongPolls::default();
+        let tag = |code| TagFilter::Codes(smallvec![code]);
+        for (opaque, queue_id, offset, filter) in
+            [(1, 0, 0, TagFilter::All), (2, 0, 0, tag(7)), (3, 0, 5, TagFilter::All), (4, 1, 0, TagFilter::All)]
+        {
+            assert!(polls.hold(held(opaque, 0, "t", queue_id, offset, filter), 1000).is_none());
+        }
+        assert_eq!(woken(&mut polls, "other", 0, 9, 0), NONE);
+        assert_eq!(woken(&mut polls, "t", 0, 1, 8), [1], "another tag, and an offset that is not reached");
+        assert_eq!(woken(&mut polls, "t", 0, 5, 7), [2], "an offset equal to the maximum has nothing to read");
+        assert_eq!(woken(&mut polls, "t", 0, 6, 7), [3]);
+        assert_eq!(expired(&mut polls, 999), NONE);
+        assert_eq!(expired(&mut polls, 1000), [4]);
+        assert!(polls.is_empty() && polls.queues.is_empty() && polls.connections.is_empty());
+    }
+
+    #[test]
+    fn limits_give_the_pull_back() {
+        let mut polls = LongPolls::default();
+        for opaque in 0..MAX_HELD_PULLS as i32 {
+            assert!(polls.hold(held(opaque, 0, "t", 0, 0, TagFilter::All), 1).is_none());
+        }
+        assert!(polls.hold(held(-1, 0, "t", 0, 0, TagFilter::All), 1).is_some());
+        assert!(polls.hold(held(-1, 1, "t", 0, 0, TagFilter::All), 1).is_none(), "another connection");
+    }
+
+    proptest! {
+        /// Whatever happens, each hold leaves exactly once, and never by a wake that is not for it.
+        #[test]
+        fn each_hold_leaves_once(steps in proptest::collection::vec((0u8..5, 0u32..4, 0u32..3, 0u64..6), 1..200)) {
+            let mut polls = LongPolls::default();
+            let mut inside = std::collections::BTreeMap::new();
+            for (next, (what, conn, queue_id, number)) in steps.into_iter().enumerate() {
+                let opaque = next as i32;
+                let mut out = Vec::new();
+                match what {
+                    0 | 1 => {
+                        let pull = held(opaque, conn, "t", queue_id, number as i64, TagFilter::All);
+                        prop_assert!(polls.hold(pull, next as u64 + number).is_none());
+                        inside.insert(opaque, (conn, queue_id, number, next as u64 + number));
+                        continue;
+                    }
+                    2 => polls.wake(b"t", queue_id, number, 0, &mut out),
+                    3 => polls.expire(at(next as u64), &mut out),
+                    _ => {
+                        polls.connection_closed(ConnectionId { core: CoreId(0), slot: conn, generation: 0 });
+                        inside.retain(|_, entry| entry.0 != conn);
+                    }
+                }
+                for left in &out {
+                    let entry = inside.remove(&left.reply.opaque);
+                    prop_assert!(entry.is_some());
+                    let (_, of_queue, offset, deadline) = entry.unwrap();
+                    match what {
+                        2 => prop_assert!(of_queue == queue_id && number > offset),
+                        _ => prop_assert!(deadline <= next as u64),
+                    }
+                }
+                prop_assert!(what != 2 || inside.values().all(|e| e.1 != queue_id || e.2 >= number));
+                prop_assert!(what != 3 || inside.values().all(|e| e.3 > next as u64));
+                prop_assert_eq!(polls.len(), inside.len());
+            }
         }
     }
 }

@@ -163,6 +163,8 @@ mod tests {
     use reactor::ConnectionId;
     use remoting::SerializeType;
 
+    const NONE: [i32; 0] = [];
+
     fn ack(opaque: i32, wait: bool) -> Acknowledge {
         let conn = ConnectionId { core: CoreId(0), slot: 0, generation: 0 };
         Acknowledge {
@@ -200,12 +202,12 @@ mod tests {
         (1..=3).for_each(|opaque| groups.stage(ack(opaque, opaque != 2)));
         assert_eq!(left(&mut groups, |g, f| g.written(true, PhysicalOffset(10), 100, f)), [2]);
         groups.stage(ack(4, true));
-        assert_eq!(left(&mut groups, |g, f| g.written(true, PhysicalOffset(20), 200, f)), []);
-        assert_eq!(left(&mut groups, |g, f| g.durable(PhysicalOffset(9), f)), []);
+        assert_eq!(left(&mut groups, |g, f| g.written(true, PhysicalOffset(20), 200, f)), NONE);
+        assert_eq!(left(&mut groups, |g, f| g.durable(PhysicalOffset(9), f)), NONE);
         assert_eq!(left(&mut groups, |g, f| g.durable(PhysicalOffset(10), f)), [1, 3]);
-        assert_eq!(left(&mut groups, |g, f| g.expire(at(199), f)), []);
+        assert_eq!(left(&mut groups, |g, f| g.expire(at(199), f)), NONE);
         assert_eq!(left(&mut groups, |g, f| g.expire(at(200), f)), [4]);
-        assert_eq!(left(&mut groups, |g, f| g.durable(PhysicalOffset(20), f)), [], "once");
+        assert_eq!(left(&mut groups, |g, f| g.durable(PhysicalOffset(20), f)), NONE, "once");
     }
 
     #[test]

@@ -19,7 +19,7 @@ use message::batch::Batch;
 use message::properties::{PropertiesSource, pairs};
 use message::record::RecordFields;
 use message::{PhysicalOffset, QueueOffset};
-use reactor::{CoreId, JobOutput};
+use reactor::{CoreId, JobOutput, Now};
 use remoting::ResponseCode;
 use smallvec::SmallVec;
 use std::collections::BTreeSet;
@@ -359,8 +359,8 @@ impl ShardHost {
     ///
     /// # Errors
     /// The first shard that could not.
-    pub fn close(&mut self) -> io::Result<()> {
-        let results: Vec<io::Result<()>> = self.hosted.iter_mut().map(|hosted| hosted.shard.close()).collect();
+    pub fn close(&mut self, now: Now) -> io::Result<()> {
+        let results: Vec<io::Result<()>> = self.hosted.iter_mut().map(|hosted| hosted.shard.close(now)).collect();
         results.into_iter().collect::<io::Result<()>>()?;
         self.closed = true;
         Ok(())
@@ -479,8 +479,8 @@ impl ShardHost {
         let deadline_us = answers.cx.now().mono_us + suspend_ms.min(MAX_HOLD_MS) * 1000;
         let held = HeldPull { reply: ReplyTo { counted: false, ..to }, work };
         match self.polls.hold(held, deadline_us) {
-            Ok(()) => answers.settle(&to),
-            Err(held) => response::pull(answers, &to, &held.work, ResponseCode::PullNotFound, pulled),
+            None => answers.settle(&to),
+            Some(held) => response::pull(answers, &to, &held.work, ResponseCode::PullNotFound, pulled),
         }
     }
 

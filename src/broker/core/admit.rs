@@ -12,13 +12,13 @@ use crate::request::{Target, target};
 use crate::response;
 use crate::router::core_of;
 use crate::shard_host::{QueueQuestion, SendBytes, SendNumbers};
-use crate::snapshot::Topic;
 use message::properties::{PropertiesSource, SendStamp, find, name};
 use message::sys_flag;
 use reactor::{ConnectionId, Context};
 use remoting::scan::{self, Fields, ScannedHeader, scan};
 use remoting::{Command, RequestCode, ResponseCode};
 use std::net::SocketAddr;
+use std::rc::Rc;
 use store::ShardId;
 
 impl BrokerCore {
@@ -57,7 +57,7 @@ impl BrokerCore {
             (Target::Queue, _) => self.queue_question(cx, to, code, frame),
             (Target::Record, _) => self.record(cx, to, frame),
             (Target::QueryByKey, _) => self.query_by_key(cx, to, frame),
-            (Target::Owner, _) => self.to_owner(cx, to, peer, frame),
+            (Target::Owner, _) => self.hand_to_owner(cx, to, peer, frame),
         }
     }
 
@@ -84,7 +84,7 @@ impl BrokerCore {
         decoded.ok()
     }
 
-    fn to_owner(&mut self, cx: &mut Context<CoreMessage>, mut to: ReplyTo, peer: SocketAddr, frame: &[u8]) {
+    fn hand_to_owner(&mut self, cx: &mut Context<CoreMessage>, mut to: ReplyTo, peer: SocketAddr, frame: &[u8]) {
         let Some(command) = self.decode(cx, to.conn, frame) else { return };
         if !to.oneway {
             self.begin(cx, &mut to, OWNER_REQUEST_BYTES);
@@ -125,11 +125,11 @@ impl BrokerCore {
         let body = header.body(frame);
         let ip = self.options.ip();
         match send::admit(&request, body.len(), &self.snapshot, peer, ip, self.any_queue, asked) {
-            send::Admission::Append(topic, queue_id) => {
+            send::Admission::Append(place) => {
                 if request.queue_id < 0 {
                     self.any_queue = self.any_queue.wrapping_add(1);
                 }
-                if let Err(refusal) = self.append(cx, to, peer, &request, body, &topic, queue_id) {
+                if let Err(refusal) = self.append(cx, to, peer, &request, body, place) {
                     self.refuse(cx, &to, refusal.code, &refusal.remark);
                 }
             }
@@ -150,7 +150,6 @@ impl BrokerCore {
         self.scratch = scratch;
     }
 
-    #[expect(clippy::too_many_arguments, reason = "a frame with everything that is known of it")]
     fn append(
         &mut self,
         cx: &mut Context<CoreMessage>,
@@ -158,10 +157,10 @@ impl BrokerCore {
         peer: SocketAddr,
         request: &send::SendHeader<'_>,
         body: &[u8],
-        topic: &Topic,
-        queue_id: u32,
+        place: send::Place,
     ) -> Result<(), Refusal> {
         let made;
+        let texts = Rc::clone(&self.texts);
         let mut list = send::properties(request)?;
         let (properties, unique_id, wait) = if request.batch {
             // Members are stored with their own properties only.
@@ -175,20 +174,16 @@ impl BrokerCore {
                     made.as_bytes()
                 }
             };
-            let options = &self.options;
-            let stamp = SendStamp {
-                region: options.region_id.as_bytes(),
-                trace_on: self.snapshot.settings.trace_on,
-                cluster: options.cluster_name.as_bytes(),
-            };
+            let stamp =
+                SendStamp { region: &texts.region, trace_on: self.snapshot.settings.trace_on, cluster: &texts.cluster };
             list.stamp(&stamp, Some(unique_id));
             send::check_length(&list)?;
-            (PropertiesSource::List(&list), unique_id, list.get(name::WAIT))
+            (PropertiesSource::List(list.view()), unique_id, list.get(name::WAIT))
         };
         let numbers = SendNumbers {
-            queue_id,
+            queue_id: place.queue_id,
             flag: request.flag,
-            sys_flag: request.sys_flag | if topic.multi_tag { sys_flag::MULTI_TAGS } else { 0 },
+            sys_flag: request.sys_flag | if place.multi_tag { sys_flag::MULTI_TAGS } else { 0 },
             born_timestamp_ms: request.born_timestamp_ms,
             born_host: peer,
             reconsume_times: request.reconsume_times,
@@ -196,7 +191,7 @@ impl BrokerCore {
             wait: send::waits(wait),
         };
         let bytes = SendBytes { topic: request.topic, properties, body, unique_id };
-        let shard = topic.shard_of(queue_id);
+        let shard = place.shard;
         let core = core_of(shard, self.cores);
         if core == self.core {
             self.begin(cx, &mut to, 0);

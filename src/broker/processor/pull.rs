@@ -211,6 +211,88 @@ fn tag_filter(text: &[u8]) -> Option<TagFilter> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::LiveSettings;
+    use crate::fixtures::{group, snapshot, topic};
+    use crate::snapshot::{Group, GroupConsumers, Topic};
+    use std::collections::BTreeMap;
+
+    const OWN: i32 = PULL_SUBSCRIPTION;
+
+    fn from<'a>(group: &'a [u8], topic: &'a [u8], queue_id: i32, sys_flag: i32) -> PullHeader<'a> {
+        PullHeader { group, topic, queue_id, sys_flag, subscription: Some(b"*"), ..PullHeader::default() }
+    }
+
+    /// The code (and Java's forbidden type); 0 for a pull that is run, -1 for one that waits for its group.
+    fn outcome(header: &PullHeader<'_>, snapshot: &Snapshot, asked: bool) -> (i32, i32) {
+        let peer = "127.0.0.1:5".parse().unwrap();
+        match admit(header, snapshot, peer, "127.0.0.1".parse().unwrap(), asked) {
+            Admission::Read(_) => (0, 0),
+            Admission::NeedGroup => (-1, 0),
+            Admission::Refuse(refusal, forbidden) => (refusal.code, forbidden),
+        }
+    }
+
+    fn subscription(topic: &str, kind: &str) -> (Arc<str>, Arc<Subscription>) {
+        let subscription = Subscription {
+            topic: topic.into(),
+            expression: "A".into(),
+            expression_type: kind.into(),
+            version: 100,
+            codes: vec![65],
+            tags: vec!["A".into()],
+            class_filter_mode: false,
+        };
+        (topic.into(), Arc::new(subscription))
+    }
+
+    fn metadata() -> Snapshot {
+        let stopped = Group { consume_enable: false, ..group("stopped") };
+        let alone = Group { consume_broadcast_enable: false, ..group("alone") };
+        let mut all = snapshot(
+            [topic("t"), topic("sql"), Topic { perm: 2, ..topic("write-only") }],
+            [group("g"), group("idle"), stopped, alone],
+        );
+        for (name, model) in [("g", MessageModel::Clustering), ("alone", MessageModel::Broadcasting)] {
+            let subscriptions = BTreeMap::from([subscription("t", "TAG"), subscription("sql", "SQL92")]);
+            all.consumers.insert(name.into(), Arc::new(GroupConsumers { model, subscriptions }));
+        }
+        all
+    }
+
+    #[test]
+    fn checks_in_the_order_of_java() {
+        let all = metadata();
+        for (header, asked, expected) in [
+            (from(b"g", b"t", 0, OWN), false, (0, 0)),
+            (from(b"g", b"t", 0, 0), false, (0, 0)),
+            (from(b"new", b"t", 0, OWN), false, (-1, 0)),
+            (from(b"new", b"t", 0, OWN), true, (26, 0)),
+            (from(b"stopped", b"t", 0, OWN), false, (16, 2)),
+            (from(b"g", b"none", 0, OWN), false, (17, 0)),
+            (from(b"g", b"write-only", 9, OWN), false, (16, 3)),
+            (from(b"g", b"t", 4, OWN), false, (29, 0)),
+            (from(b"g", b"t", -1, OWN), false, (29, 0)),
+            (PullHeader { subscription: Some(b"||"), ..from(b"g", b"t", 0, OWN) }, false, (23, 0)),
+            (PullHeader { expression_type: Some(b"SQL92"), ..from(b"g", b"t", 0, OWN) }, false, (1, 0)),
+            (from(b"idle", b"t", 0, 0), false, (24, 0)),
+            (from(b"alone", b"t", 0, 0), false, (16, 4)),
+            (from(b"g", b"write-only", 0, 0), false, (16, 3)),
+            (PullHeader { sub_version: 101, ..from(b"g", b"t", 0, 0) }, false, (25, 0)),
+            (PullHeader { sub_version: 100, ..from(b"g", b"t", 0, 0) }, false, (0, 0)),
+            (from(b"g", b"sql", 0, 0), false, (1, 0)),
+        ] {
+            assert_eq!(outcome(&header, &all, asked), expected, "{header:?}");
+        }
+        for (settings, lite, expected) in [
+            (LiveSettings { broker_permission: 2, ..LiveSettings::default() }, false, (16, 1)),
+            (LiveSettings { lite_pull: false, ..LiveSettings::default() }, true, (16, 1)),
+            (LiveSettings { lite_pull: false, ..LiveSettings::default() }, false, (0, 0)),
+        ] {
+            let all = Snapshot { settings: Arc::new(settings), ..all.clone() };
+            let header = PullHeader { lite, ..from(b"g", b"t", 0, OWN) };
+            assert_eq!(outcome(&header, &all, false), expected);
+        }
+    }
 
     fn codes(text: &str) -> Option<Vec<i32>> {
         match tag_filter(text.as_bytes())? {

@@ -1,13 +1,13 @@
 //! SEND_MESSAGE (10), SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320): who may send what to which queue.
 
 use crate::owner::Refusal;
-use crate::snapshot::{PERM_WRITE, Snapshot, Topic};
+use crate::snapshot::{PERM_WRITE, Snapshot};
 use message::names;
 use message::properties::{MAX_PROPERTIES_BYTES, PropertyList, name};
 use message::sys_flag;
 use remoting::ResponseCode;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use store::ShardId;
 
 /// A send's header, whatever its field names were.
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,11 +40,22 @@ pub struct SendHeader<'a> {
 #[derive(Debug)]
 pub enum Admission {
     /// Append it to this queue.
-    Append(Arc<Topic>, u32),
+    Append(Place),
     /// The topic is not known here: ask the owner, then check again.
     NeedTopic,
     /// Answer with this.
     Refuse(Refusal),
+}
+
+/// The queue that a send goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The queue.
+    pub queue_id: u32,
+    /// Its shard.
+    pub shard: ShardId,
+    /// The topic's messages carry several tags.
+    pub multi_tag: bool,
 }
 
 /// Checks a send against the metadata. `asked` says that the owner has answered already: no second question. `any_queue` is a
@@ -94,7 +105,7 @@ pub fn admit(
     if header.batch && names::is_retry_topic(header.topic) {
         return refuse(ResponseCode::MessageIllegal, "batch request does not support retry group".into());
     }
-    Admission::Append(topic.clone(), queue_id)
+    Admission::Append(Place { queue_id, shard: topic.shard_of(queue_id), multi_tag: topic.multi_tag })
 }
 
 fn admit_unknown(header: &SendHeader<'_>, asked: bool) -> Admission {
@@ -192,4 +203,79 @@ pub fn check_length(list: &PropertyList<'_>) -> Result<(), Refusal> {
 #[must_use]
 pub fn waits(wait: Option<&[u8]>) -> bool {
     wait.is_none_or(|value| value.eq_ignore_ascii_case(b"true"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::LiveSettings;
+    use crate::fixtures::{snapshot, topic};
+    use crate::snapshot::Topic;
+    use message::properties::pairs;
+    use std::sync::Arc;
+
+    fn outcome(header: &SendHeader<'_>, body_len: usize, snapshot: &Snapshot, asked: bool) -> Result<u32, i32> {
+        let peer = "127.0.0.1:5".parse().unwrap();
+        match admit(header, body_len, snapshot, peer, "127.0.0.1".parse().unwrap(), 6, asked) {
+            Admission::Append(place) => Ok(place.queue_id),
+            Admission::NeedTopic => Err(-1),
+            Admission::Refuse(refusal) => Err(refusal.code),
+        }
+    }
+
+    fn to(topic: &[u8], queue_id: i32) -> SendHeader<'_> {
+        SendHeader { topic, queue_id, ..SendHeader::default() }
+    }
+
+    #[test]
+    fn checks_in_the_order_of_java() {
+        let all = snapshot([topic("t"), Topic { write_queues: 2, ..topic("w") }, topic("SELF_TEST_TOPIC")], []);
+        let limit = LiveSettings::default().max_message_size as usize;
+        for (header, body_len, asked, expected) in [
+            (to(b"t", 0), 1, false, Ok(0)),
+            (to(b"t", 3), limit, false, Ok(3)),
+            (to(b"t", 4), 1, false, Err(29)),
+            (to(b"t", i32::MAX), 1, false, Err(29)),
+            (to(b"t", -1), 1, false, Ok(6 % 4)),
+            (to(b"t", i32::MIN), 1, false, Ok(6 % 4)),
+            (to(b"w", -1), 1, false, Ok(6 % 2)),
+            (to(b"w", 3), 1, false, Ok(3)),
+            (to(b"t", 0), limit + 1, false, Err(13)),
+            (to(b"unknown", 0), 1, false, Err(-1)),
+            (to(b"unknown", 0), 1, true, Err(17)),
+            (to(b"bad topic!", 0), 1, false, Err(29)),
+            (to(b"", 0), 1, false, Err(29)),
+            (to(&[b'a'; 128], 0), 1, false, Err(29)),
+            (to(b"SCHEDULE_TOPIC_XXXX", 0), 1, false, Err(16)),
+            (to(b"SELF_TEST_TOPIC", 0), 1, false, Err(16)),
+        ] {
+            assert_eq!(outcome(&header, body_len, &all, asked), expected, "{header:?}");
+        }
+        let drained = LiveSettings { broker_permission: 4, ..LiveSettings::default() };
+        let drained = Snapshot { settings: Arc::new(drained), ..all };
+        assert_eq!(outcome(&to(b"t", 0), 1, &drained, false), Err(16));
+    }
+
+    #[test]
+    fn what_is_not_served_is_refused_and_never_stored_as_plain() {
+        for (text, expected) in [
+            ("TRAN_MSG\x01true\x02", Err(16)),
+            ("TRAN_MSG\x01false\x02", Ok(())),
+            ("DELAY\x013\x02", Err(13)),
+            ("DELAY\x010\x02DELAY\x01-1\x02", Ok(())),
+            ("DELAY\x01x\x02", Err(13)),
+            ("DELAY\x0199999999999\x02", Err(13)),
+            ("TIMER_DELAY_MS\x011\x02", Err(13)),
+            ("TIMER_DELAY_SEC\x011\x02", Err(13)),
+            ("TIMER_DELIVER_MS\x011\x02", Err(13)),
+            ("INNER_MULTI_DISPATCH\x01%LMQ%a\x02", Err(13)),
+            ("TAGS\x01DELAY\x02KEYS\x01TRAN_MSG\x02", Ok(())),
+        ] {
+            assert_eq!(unserved(pairs(text.as_bytes())).map_err(|refusal| refusal.code), expected, "{text:?}");
+        }
+        for sys_flag in [4, 8, 12] {
+            let header = SendHeader { sys_flag, ..to(b"t", 0) };
+            assert_eq!(properties(&header).unwrap_err().code, 16);
+        }
+    }
 }

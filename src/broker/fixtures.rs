@@ -1,0 +1,61 @@
+//! Metadata for tests.
+
+use crate::config::LiveSettings;
+use crate::snapshot::{Group, QueuePlaces, Snapshot, Table, Topic};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A topic of four queues that everybody may use.
+pub fn topic(name: &str) -> Topic {
+    Topic {
+        name: name.into(),
+        read_queues: 4,
+        write_queues: 4,
+        perm: 6,
+        sys_flag: 0,
+        multi_tag: false,
+        order: false,
+        attributes: BTreeMap::new(),
+        places: QueuePlaces::First,
+    }
+}
+
+/// A group with Java's defaults.
+pub fn group(name: &str) -> Group {
+    Group {
+        name: name.into(),
+        consume_enable: true,
+        consume_from_min_enable: true,
+        consume_broadcast_enable: true,
+        consume_message_orderly: false,
+        retry_queues: 1,
+        retry_max_times: 16,
+        broker_id: 0,
+        which_broker_when_consume_slowly: 1,
+        notify_consumer_ids_changed: true,
+        sys_flag: 0,
+        consume_timeout_minutes: 15,
+        retry_policy: "".into(),
+        subscription_data_set: None,
+        attributes: BTreeMap::new(),
+    }
+}
+
+/// A snapshot of these.
+pub fn snapshot(topics: impl IntoIterator<Item = Topic>, groups: impl IntoIterator<Item = Group>) -> Snapshot {
+    let mut snapshot = Snapshot {
+        version: 1,
+        topics: Table::default(),
+        groups: Table::default(),
+        consumers: Table::default(),
+        resets: Table::default(),
+        settings: Arc::new(LiveSettings::default()),
+    };
+    for topic in topics {
+        snapshot.topics.insert(topic.name.clone(), Arc::new(topic));
+    }
+    for group in groups {
+        snapshot.groups.insert(group.name.clone(), Arc::new(group));
+    }
+    snapshot
+}
