@@ -6,24 +6,24 @@
 //! an answer that acknowledges follows the write (and, when asked, the sync) that covers it. It knows no socket and no file:
 //! those reach it through `reactor::Context` and `store::Shard`. The modules stand in the order that a request meets them.
 
-pub mod connections;
 pub mod core;
+pub mod connections;
+pub mod request;
+pub mod processor;
+pub mod router;
 pub mod crossing;
+pub mod shard_host;
 pub mod long_polling;
 pub mod parked;
-pub mod processor;
-pub mod request;
 pub mod response;
-pub mod router;
 pub mod shard_ask;
-pub mod shard_host;
 pub mod stats;
 
-pub mod config;
+pub mod snapshot;
 pub mod gather;
 pub mod owner;
 pub mod registration;
-pub mod snapshot;
+pub mod config;
 
 #[cfg(test)]
 mod fixtures;
