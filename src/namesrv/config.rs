@@ -259,10 +259,12 @@ impl NamesrvConfig {
         self.text_of(|_| true)
     }
 
-    /// The settings that may change while running and differ from `start`: what is kept for the next start.
+    /// The settings that may change while running and differ from `start`: what is kept for the next start. Never empty,
+    /// so that its file is whole also when everything is as at start.
     #[must_use]
     pub fn changes_since(&self, start: &Self) -> String {
-        self.text_of(|key| key.live && self.value(key) != start.value(key))
+        let changes = self.text_of(|key| key.live && self.value(key) != start.value(key));
+        format!("# Settings that were changed while the name server ran.\n{changes}")
     }
 
     fn text_of(&self, wanted: impl Fn(&Key) -> bool) -> String {
@@ -308,8 +310,9 @@ mod tests {
         let start = NamesrvConfig::default();
         let changed = start.changed(&wanted("orderMessageEnable=TRUE\nproductEnvName=x y\n")).unwrap();
         assert!(changed.order_message_enable);
-        assert_eq!(changed.changes_since(&start), "orderMessageEnable=true\nproductEnvName=x y\n");
-        assert_eq!(start.changes_since(&start), "");
+        assert!(changed.changes_since(&start).ends_with(".\norderMessageEnable=true\nproductEnvName=x y\n"));
+        assert_eq!(start.changed(&wanted(&changed.changes_since(&start))), Ok(changed));
+        assert!(wanted(&start.changes_since(&start)).is_empty());
         for (text, fixed) in [
             ("productEnvName=a\nkvConfigPath=/x\n", true),
             ("configStorePath=/x", true),

@@ -264,7 +264,7 @@ impl NameServer {
                 }
             }
             NsRequest::Unregister | NsRequest::Heartbeat | NsRequest::DataVersion | NsRequest::RegisterTopic => {
-                self.from_broker(code, now, origin, &request, &body)
+                self.of_broker(code, now, origin, &request, &body)
             }
             NsRequest::GetKv | NsRequest::KvList | NsRequest::GetConfig => self.look_up(code, &request),
             NsRequest::Route => self.route(now, &request),
@@ -433,7 +433,7 @@ impl NameServer {
         }
     }
 
-    fn from_broker(
+    fn of_broker(
         &mut self,
         code: NsRequest,
         now: Now,
