@@ -269,7 +269,7 @@ impl BrokerCore {
         }
         if !self.closed {
             self.closed = true;
-            if let Err(error) = self.host.close(cx.now()) {
+            if let Err(error) = self.host.close() {
                 tracing::error!(core = self.core.0, %error, "a shard was not closed cleanly");
             }
         }

@@ -19,7 +19,7 @@ use message::batch::Batch;
 use message::properties::{PropertiesSource, pairs};
 use message::record::RecordFields;
 use message::{PhysicalOffset, QueueOffset};
-use reactor::{CoreId, JobOutput, Now};
+use reactor::{CoreId, JobOutput};
 use remoting::ResponseCode;
 use smallvec::SmallVec;
 use std::collections::BTreeSet;
@@ -359,8 +359,8 @@ impl ShardHost {
     ///
     /// # Errors
     /// The first shard that could not.
-    pub fn close(&mut self, now: Now) -> io::Result<()> {
-        let results: Vec<io::Result<()>> = self.hosted.iter_mut().map(|hosted| hosted.shard.close(now)).collect();
+    pub fn close(&mut self) -> io::Result<()> {
+        let results: Vec<io::Result<()>> = self.hosted.iter_mut().map(|hosted| hosted.shard.close()).collect();
         results.into_iter().collect::<io::Result<()>>()?;
         self.closed = true;
         Ok(())
