@@ -3,11 +3,11 @@
 //!
 //! Bounds: at most [`MAX_GATHERS`] open at once; the byte budget of an answer is part of the question.
 
+use message::QueueOffset;
 use reactor::Now;
 use slab::Slab;
-use message::QueueOffset;
-use store::{Bounds, ShardId};
 use std::sync::Arc;
+use store::{Bounds, ShardId};
 
 /// Open gathers of one core; one more is refused, the caller answers SYSTEM_BUSY.
 pub const MAX_GATHERS: usize = 4096;

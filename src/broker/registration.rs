@@ -217,8 +217,8 @@ impl NameServer {
 
     /// Asks whether our version differs from the one that the name server has (322).
     async fn is_changed(&mut self, topics: &RegisteredTopics) -> io::Result<bool> {
-        let request = identity(RequestCode::QueryDataVersion, &self.options)
-            .with_body(topics.data_version.to_json().to_vec());
+        let request =
+            identity(RequestCode::QueryDataVersion, &self.options).with_body(topics.data_version.to_json().to_vec());
         let answer = self.exchange(request).await?;
         let known = JsonRef::parse(&answer.body).map(DataVersion::from_json);
         Ok(answer.code != 0 || answer.ext.boolean("changed") != Some(false) || known != Ok(topics.data_version))

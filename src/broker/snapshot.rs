@@ -340,6 +340,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
         #[test]
         fn a_table_is_a_map_and_old_copies_stay(ops in proptest::collection::vec((0u8..40, any::<Option<u16>>()), 0..200)) {
             let mut table = Table::<u16>::default();

@@ -79,7 +79,15 @@ impl Owner {
         command: &Command,
     ) -> Result<Outcome, Refusal> {
         let (group, id) = (command.ext.text("consumerGroup")?, command.ext.text("clientId")?);
-        self.pass_on(turn, asker, group, id, command.ext.clone(), command.body.clone(), RequestCode::GetConsumerRunningInfo)?;
+        self.pass_on(
+            turn,
+            asker,
+            group,
+            id,
+            command.ext.clone(),
+            command.body.clone(),
+            RequestCode::GetConsumerRunningInfo,
+        )?;
         Ok(Outcome::Later)
     }
 
@@ -228,13 +236,19 @@ impl Owner {
         }
         let conn = client.conn;
         let command = Command { ext, body, ..Command::request(code, 0) };
-        let then =
-            AfterCall::Pass { asker: asker.clone(), group: group.to_owned(), client_id: client_id.to_owned() };
+        let then = AfterCall::Pass { asker: asker.clone(), group: group.to_owned(), client_id: client_id.to_owned() };
         self.call(turn, conn, CALL_TIMEOUT_US, command, then);
         Ok(())
     }
 
-    fn call(&mut self, turn: &mut Turn<'_>, conn: ConnectionId, timeout_us: u64, mut command: Command, then: AfterCall) {
+    fn call(
+        &mut self,
+        turn: &mut Turn<'_>,
+        conn: ConnectionId,
+        timeout_us: u64,
+        mut command: Command,
+        then: AfterCall,
+    ) {
         command.opaque = self.calls.next_opaque();
         let call = Call { conn, deadline_us: turn.now.mono_us + timeout_us, then };
         self.calls.open.insert(command.opaque, call);

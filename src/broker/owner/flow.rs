@@ -85,7 +85,7 @@ impl Flow {
             durable_topics: topics.clone(),
             durable_groups: groups.clone(),
             awaiting_write: Vec::new(),
-            publish_due: false,
+            publish_due: true,
             topics_published_anew: false,
             awaiting_publish: Vec::new(),
             awaiting_seen: VecDeque::new(),
@@ -300,7 +300,8 @@ impl Owner {
     }
 
     fn write_offsets(&mut self, turn: &mut Turn<'_>) {
-        let due = turn.now.mono_us.saturating_sub(self.offsets_written_us) >= self.options.offset_flush_interval_ms * 1000;
+        let due =
+            turn.now.mono_us.saturating_sub(self.offsets_written_us) >= self.options.offset_flush_interval_ms * 1000;
         if due && self.offsets_writing.is_none() {
             self.write_offsets_now(turn);
         }

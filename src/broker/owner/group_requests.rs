@@ -48,7 +48,11 @@ impl Owner {
         }
         self.groups = book;
         let held = Held::Reply(asker.clone(), asker.ok());
-        if changed { self.flow.groups_changed(Some(held)) } else { self.when_known(turn, held) }
+        if changed {
+            self.flow.groups_changed(Some(held))
+        } else {
+            self.when_known(turn, held)
+        }
         Ok(Outcome::Later)
     }
 
@@ -76,7 +80,11 @@ impl Owner {
         }
         let removed = self.groups.remove(group, turn.now.wall_ms);
         let held = Held::Reply(asker.clone(), asker.ok());
-        if removed { self.flow.groups_changed(Some(held)) } else { self.flow.after_journal(held, false) }
+        if removed {
+            self.flow.groups_changed(Some(held))
+        } else {
+            self.flow.after_journal(held, false)
+        }
         Ok(Outcome::Later)
     }
 
@@ -123,9 +131,10 @@ impl Owner {
     /// 204.
     pub(super) fn producer_connections(&self, asker: &Asker, command: &Command) -> Result<Outcome, Refusal> {
         let name = command.ext.text("producerGroup")?;
-        let clients = self.clients.producers(name).ok_or_else(|| {
-            Refusal::new(ResponseCode::SystemError, format!("the producer group[{name}] not exist"))
-        })?;
+        let clients = self
+            .clients
+            .producers(name)
+            .ok_or_else(|| Refusal::new(ResponseCode::SystemError, format!("the producer group[{name}] not exist")))?;
         let body = Json::bean([("connectionSet", Json::list(clients.into_iter().map(connection_json)))]);
         Ok(Outcome::Now(asker.json(&body)))
     }

@@ -3,8 +3,8 @@
 use super::version::DataVersion;
 use crate::snapshot::{Group, Table};
 use message::names;
-use remoting::json::JsonRef;
 use remoting::Json;
+use remoting::json::JsonRef;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -235,7 +235,10 @@ mod tests {
             "groupRetryPolicy":{"type":"EXPONENTIAL","exponentialRetryPolicy":{"initial":5}}}}}"#;
         let book = GroupBook::open(Some(text), 100).unwrap();
         let g = book.get("G").unwrap();
-        assert_eq!((g.retry_max_times, g.retry_queues, g.consume_message_orderly, g.consume_enable), (5, 2, true, true));
+        assert_eq!(
+            (g.retry_max_times, g.retry_queues, g.consume_message_orderly, g.consume_enable),
+            (5, 2, true, true)
+        );
         assert_eq!(book.version(), DataVersion { counter: 4, state_version: 1, timestamp_ms: 100 });
         let again = GroupBook::open(Some(&book.encode()), 200).unwrap();
         assert_eq!(again.table().sorted(), book.table().sorted());

@@ -40,10 +40,7 @@ impl Owner {
                 self.clients.producer(&group.into(), client.clone());
             }
         }
-        let response = asker
-            .ok()
-            .with_field("IS_SUPPORT_HEART_BEAT_V2", true)
-            .with_field("IS_SUB_CHANGE", send_list);
+        let response = asker.ok().with_field("IS_SUPPORT_HEART_BEAT_V2", true).with_field("IS_SUB_CHANGE", send_list);
         self.when_known(turn, Held::Reply(asker.clone(), response));
         Ok(Outcome::Later)
     }
@@ -57,7 +54,11 @@ impl Owner {
         unit: bool,
     ) -> Change {
         let Some(group) = self.group_or_new(name, turn.now.wall_ms) else {
-            tracing::debug!(group = name, client = &*client.id, "a consumer of a group that does not exist and cannot be made");
+            tracing::debug!(
+                group = name,
+                client = &*client.id,
+                "a consumer of a group that does not exist and cannot be made"
+            );
             return Change::default();
         };
         let listed = beat.subscriptions.iter().flatten();
@@ -93,9 +94,10 @@ impl Owner {
     /// 38.
     pub(super) fn consumer_list(&self, asker: &Asker, command: &Command) -> Result<Outcome, Refusal> {
         let name = command.ext.text("consumerGroup")?;
-        let group = self.clients.group(name).ok_or_else(|| {
-            Refusal::new(ResponseCode::SystemError, format!("no consumer for this group, {name}"))
-        })?;
+        let group = self
+            .clients
+            .group(name)
+            .ok_or_else(|| Refusal::new(ResponseCode::SystemError, format!("no consumer for this group, {name}")))?;
         let ids = Json::list(group.clients().into_iter().map(|c| &*c.id));
         Ok(Outcome::Now(asker.json(&Json::bean([("consumerIdList", ids)]))))
     }

@@ -59,7 +59,9 @@ impl Owner {
             Ok(()) => {
                 self.offsets.commit(group, topic, queue_id, offset);
             }
-            Err(refusal) => tracing::debug!(group, topic, queue_id, %peer, refusal.remark, "a pull's offset was not committed"),
+            Err(refusal) => {
+                tracing::debug!(group, topic, queue_id, %peer, refusal.remark, "a pull's offset was not committed")
+            }
         }
     }
 
@@ -91,9 +93,10 @@ impl Owner {
         };
         let offline = ext.boolean("offline").unwrap_or(false);
         for topic in topics.iter().filter(|t| self.topics.get(t).is_some()) {
-            let subscribed = self.clients.group(from).is_none_or(|g| {
-                g.subscriptions.is_empty() || g.subscriptions.contains_key(topic.as_str())
-            });
+            let subscribed = self
+                .clients
+                .group(from)
+                .is_none_or(|g| g.subscriptions.is_empty() || g.subscriptions.contains_key(topic.as_str()));
             if offline || subscribed {
                 self.offsets.clone_group(from, to, topic);
             }

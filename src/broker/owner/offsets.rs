@@ -5,9 +5,9 @@
 
 use super::version::DataVersion;
 use crate::snapshot::{PendingReset, Resets, Table, topic_at_group};
-use remoting::json::Key;
-use remoting::json::JsonRef;
 use remoting::Json;
+use remoting::json::JsonRef;
+use remoting::json::Key;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -162,10 +162,8 @@ impl Offsets {
         let json = JsonRef::parse(bytes).map_err(|e| e.to_string())?;
         let mut table = BTreeMap::new();
         for (key, queues) in json.get("offsetTable").entries() {
-            let queues: QueueOffsets = queues
-                .entries()
-                .filter_map(|(q, o)| Some((u32::try_from(q.as_i64()?).ok()?, o.as_i64()?)))
-                .collect();
+            let queues: QueueOffsets =
+                queues.entries().filter_map(|(q, o)| Some((u32::try_from(q.as_i64()?).ok()?, o.as_i64()?))).collect();
             table.insert(key.string(), queues);
         }
         Ok((Self::new(table), DataVersion::from_json(json.get("dataVersion"))))
@@ -317,6 +315,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
         /// Whatever happened: the file written at any moment with the journal from any moment before it gives the table.
         #[test]
         fn file_and_journal_give_the_table(ops in proptest::collection::vec(op(), 0..60), file_at in 0usize..60, from in 0usize..60) {

@@ -2,9 +2,9 @@
 
 use crate::gather::{Gathered, QueueAsk, QueueState, ShardAnswer, ShardAsk};
 use crate::snapshot::Topic;
+use message::QueueOffset;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use message::QueueOffset;
 use store::ShardId;
 
 /// Queues by the shard that holds them.
@@ -55,11 +55,7 @@ impl QueuesByShard {
         })
     }
 
-    fn by_queue<V>(
-        &self,
-        gathered: Gathered,
-        read: impl Fn(ShardAnswer) -> Option<Vec<V>>,
-    ) -> Option<ByQueue<V>> {
+    fn by_queue<V>(&self, gathered: Gathered, read: impl Fn(ShardAnswer) -> Option<Vec<V>>) -> Option<ByQueue<V>> {
         let mut all = ByQueue::new();
         for (shard, answer) in gathered.answers {
             let asked = self.0.get(&shard.0)?;
@@ -70,10 +66,8 @@ impl QueuesByShard {
     }
 }
 
-const EMPTY: QueueState = QueueState {
-    bounds: store::Bounds { min: QueueOffset(0), max: QueueOffset(0) },
-    last_store_time_ms: 0,
-};
+const EMPTY: QueueState =
+    QueueState { bounds: store::Bounds { min: QueueOffset(0), max: QueueOffset(0) }, last_store_time_ms: 0 };
 
 /// Store times of messages at offsets of queues, by the shard that holds them.
 #[derive(Debug, Default)]

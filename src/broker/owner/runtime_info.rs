@@ -121,7 +121,12 @@ impl Owner {
         }
     }
 
-    fn runtime_table(&self, now: Now, shards: &[(ShardId, ShardStatus)], traffic: &Traffic) -> BTreeMap<String, String> {
+    fn runtime_table(
+        &self,
+        now: Now,
+        shards: &[(ShardId, ShardStatus)],
+        traffic: &Traffic,
+    ) -> BTreeMap<String, String> {
         let mut table = BTreeMap::new();
         let mut put = |key: &str, value: String| {
             table.insert(key.to_owned(), value);
@@ -174,7 +179,8 @@ impl Owner {
         put("putMessageTimesTotal", traffic.put_messages.to_string());
         put("putMessageSizeTotal", traffic.put_bytes.to_string());
         put("putMessageFailedTimes", traffic.put_refused.to_string());
-        let average = if traffic.put_messages == 0 { 0.0 } else { traffic.put_bytes as f64 / traffic.put_messages as f64 };
+        let average =
+            if traffic.put_messages == 0 { 0.0 } else { traffic.put_bytes as f64 / traffic.put_messages as f64 };
         put("putMessageAverageSize", format!("{average:?}"));
         put("msgPutTotalTodayNow", traffic.put_messages.to_string());
         put("msgGetTotalTodayNow", traffic.get_messages.to_string());
@@ -193,9 +199,16 @@ fn put_fixed(put: &mut dyn FnMut(&str, String)) {
         put(&format!("{pool}ThreadPoolQueueHeadWaitTimeMills"), "0".into());
     }
     for zero in [
-        "EndTransactionQueueSize", "EndTransactionThreadPoolQueueCapacity", "dispatchMaxBuffer", "getMessageEntireTimeMax",
-        "pageCacheLockTimeMills", "putMessageEntireTimeMax", "remainTransientStoreBufferNumbs", "timerCongestNum",
-        "timerOffsetBehind", "timerReadBehind",
+        "EndTransactionQueueSize",
+        "EndTransactionThreadPoolQueueCapacity",
+        "dispatchMaxBuffer",
+        "getMessageEntireTimeMax",
+        "pageCacheLockTimeMills",
+        "putMessageEntireTimeMax",
+        "remainTransientStoreBufferNumbs",
+        "timerCongestNum",
+        "timerOffsetBehind",
+        "timerReadBehind",
     ] {
         put(zero, "0".into());
     }
@@ -203,8 +216,19 @@ fn put_fixed(put: &mut dyn FnMut(&str, String)) {
     put("timerDequeueTps", "0.0".into());
     let mut times = String::new();
     for bucket in [
-        "<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms", "500ms~1s", "1~2s", "2~3s", "3~4s", "4~5s",
-        "5~10s", "10s~",
+        "<=0ms",
+        "0~10ms",
+        "10~50ms",
+        "50~100ms",
+        "100~200ms",
+        "200~500ms",
+        "500ms~1s",
+        "1~2s",
+        "2~3s",
+        "3~4s",
+        "4~5s",
+        "5~10s",
+        "10s~",
     ] {
         write!(times, "[{bucket}]:0 ").expect("a string takes all");
     }

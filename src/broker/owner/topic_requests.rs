@@ -7,8 +7,8 @@ use super::version::DataVersion;
 use super::{Origin, Owner, OwnerAction, OwnerRequest, Refusal, Turn};
 use crate::snapshot::Group;
 use message::names;
-use remoting::json::Key;
 use remoting::json::JsonRef;
+use remoting::json::Key;
 use remoting::{Command, Json, ResponseCode};
 use std::sync::Arc;
 

@@ -7,8 +7,8 @@ use super::version::DataVersion;
 use crate::config::{BrokerOptions, LiveSettings};
 use crate::snapshot::{PERM_INHERIT, PERM_READ, PERM_WRITE, QueuePlaces, Table, Topic};
 use message::names;
-use remoting::json::JsonRef;
 use remoting::Json;
+use remoting::json::JsonRef;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::Placement;
@@ -68,7 +68,12 @@ pub struct TopicBook {
 
 impl TopicBook {
     /// The table of a file (`None`: a new store), completed by the system topics of these options. Errors: the file is no topics.json.
-    pub fn open(file: Option<&[u8]>, placement: Placement, options: &BrokerOptions, now_ms: i64) -> Result<Self, String> {
+    pub fn open(
+        file: Option<&[u8]>,
+        placement: Placement,
+        options: &BrokerOptions,
+        now_ms: i64,
+    ) -> Result<Self, String> {
         let system = [&options.broker_name, &options.cluster_name, &names::reply_topic(&options.cluster_name)];
         let mut book = Self {
             topics: Table::default(),
@@ -366,10 +371,7 @@ fn attribute(key: &str) -> Option<(Attribute, bool)> {
     Some(match key {
         "queue.type" => (Attribute::Words(&["SimpleCQ"]), false),
         "cleanup.policy" => (Attribute::Words(&["DELETE"]), false),
-        "message.type" => (
-            Attribute::Words(&["UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"]),
-            true,
-        ),
+        "message.type" => (Attribute::Words(&["UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"]), true),
         "reserve.time" => (Attribute::Number, true),
         _ => return None,
     })
@@ -430,9 +432,18 @@ mod tests {
         assert_eq!(
             names,
             [
-                "BenchmarkTest", "DefaultCluster", "DefaultCluster_REPLY_TOPIC", "OFFSET_MOVED_EVENT",
-                "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "SCHEDULE_TOPIC_XXXX", "SELF_TEST_TOPIC",
-                "TBW102", "broker-a", "rmq_sys_REVIVE_LOG_DefaultCluster", "rmq_sys_SYNC_BROKER_MEMBER_broker-a",
+                "BenchmarkTest",
+                "DefaultCluster",
+                "DefaultCluster_REPLY_TOPIC",
+                "OFFSET_MOVED_EVENT",
+                "RMQ_SYS_TRANS_HALF_TOPIC",
+                "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+                "SCHEDULE_TOPIC_XXXX",
+                "SELF_TEST_TOPIC",
+                "TBW102",
+                "broker-a",
+                "rmq_sys_REVIVE_LOG_DefaultCluster",
+                "rmq_sys_SYNC_BROKER_MEMBER_broker-a",
                 "rmq_sys_wheel_timer",
             ]
         );

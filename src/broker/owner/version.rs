@@ -1,7 +1,7 @@
 //! Java's `DataVersion`: the version of a table, compared whole by name servers and slaves.
 
-use remoting::json::JsonRef;
 use remoting::Json;
+use remoting::json::JsonRef;
 
 /// A table's version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,10 +38,6 @@ impl DataVersion {
     /// From a file or body; missing numbers are 0.
     pub fn from_json(json: JsonRef<'_>) -> Self {
         let number = |name: &str| json.get(name).as_i64().unwrap_or(0);
-        Self {
-            state_version: number("stateVersion"),
-            timestamp_ms: number("timestamp"),
-            counter: number("counter"),
-        }
+        Self { state_version: number("stateVersion"), timestamp_ms: number("timestamp"), counter: number("counter") }
     }
 }
