@@ -24,7 +24,7 @@ pub use self::content::SECTOR_BYTES;
 /// What goes wrong, once. Operations are numbered from 1, see [`SimulatedDisk::operations`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The operation with this number fails; of a write, some first part is written.
+    /// The operation with this number fails; of a write, some first sectors are written.
     Operation(u64),
     /// The first sync at or after the operation with this number fails, and what it should have made durable is dropped:
     /// later syncs succeed and do not bring it back.
@@ -75,6 +75,7 @@ struct State {
     operations: u64,
     fault: Option<Fault>,
     residency: Residency,
+    honest: bool,
     capacity_bytes: u64,
     now_ms: i64,
     /// Descriptors of earlier lives are dead.
@@ -96,6 +97,7 @@ impl SimulatedDisk {
             operations: 0,
             fault: None,
             residency: Residency::All,
+            honest: true,
             capacity_bytes: 64 << 30,
             now_ms: 1_700_000_000_000,
             life: 0,
@@ -141,6 +143,11 @@ impl SimulatedDisk {
     /// Sets what reads that may not wait find.
     pub fn set_residency(&self, residency: Residency) {
         self.state().residency = residency;
+    }
+
+    /// Whether a sync makes anything durable. A test that passes with `false` shows nothing.
+    pub fn set_honest(&self, honest: bool) {
+        self.state().honest = honest;
     }
 
     /// Sets the size of the disk: writes that would need more fail with `StorageFull`.
@@ -443,7 +450,11 @@ impl DiskFile for SimulatedFile {
         let failed = failed.and_then(|()| state.room_for(self.file, offset, bytes.len() as u64));
         let written = match failed {
             Ok(()) => bytes.len(),
-            Err(_) => below(&mut state.random, bytes.len() as u64) as usize,
+            // As in a page cache, it stops at a block's border: a number that lies inside of one is never half there.
+            Err(_) => {
+                let end = (offset + below(&mut state.random, bytes.len() as u64)) / SECTOR_BYTES * SECTOR_BYTES;
+                end.saturating_sub(offset) as usize
+            }
         };
         let now_ms = state.now_ms;
         let content = &mut state.files[self.file];
@@ -468,7 +479,8 @@ impl DiskFile for SimulatedFile {
                 state.fault = None;
                 content.lose_dirty();
             }
-            _ => content.sync(),
+            _ if state.honest => content.sync(),
+            _ => {}
         }
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if *seen < content.sync_errors {

@@ -29,7 +29,7 @@ pub struct StoreHome {
     tombstones: Arc<Tombstones>,
     was_clean: bool,
     /// Held until the value is dropped.
-    _lock: Box<dyn Send>,
+    _lock: std::sync::Mutex<Box<dyn Send>>,
 }
 
 /// What the checks found.
@@ -65,7 +65,7 @@ impl StoreHome {
         let tombstones = Tombstones::load(ours.clone()).map_err(OpenError::io(layout.shards_dir()))?;
         let manifest = prepare(&*disk, &layout, &ours, found, wanted)?;
         write_marks(&*disk, &layout).map_err(OpenError::io(root))?;
-        Ok(StoreHome { disk, layout, manifest, tombstones: Arc::new(tombstones), was_clean, _lock: lock })
+        Ok(StoreHome { disk, layout, manifest, tombstones: Arc::new(tombstones), was_clean, _lock: lock.into() })
     }
 
     /// Shards of the store.
@@ -143,9 +143,10 @@ fn wanted_shards(root: &Path, has: Option<u16>, asked: Option<u16>, default: u16
 
 fn check_root(disk: &dyn Disk, root: &Path) -> Result<(), OpenError> {
     match disk.metadata(root).map_err(OpenError::io(root))? {
-        Some(meta) if !meta.is_dir => {
-            Err(OpenError::Damaged { path: root.to_owned(), reason: "is a file; the data folder was expected".to_owned() })
-        }
+        Some(meta) if !meta.is_dir => Err(OpenError::Damaged {
+            path: root.to_owned(),
+            reason: "is a file; the data folder was expected".to_owned(),
+        }),
         _ => Ok(()),
     }
 }
@@ -196,7 +197,9 @@ fn check_kind(disk: &dyn Disk, layout: &StoreLayout) -> Result<(), OpenError> {
     for item in list("config")?.iter().filter(|item| item.is_dir && !["users", "acls"].contains(&item.name.as_str())) {
         let inside = list(&format!("config/{}", item.name))?;
         if inside.iter().any(is_database) && inside.iter().any(has_data) {
-            return Err(refused("a store with its tables in RocksDB (configManagerVersion=v2 or a RocksDB store type)"));
+            return Err(refused(
+                "a store with its tables in RocksDB (configManagerVersion=v2 or a RocksDB store type)",
+            ));
         }
     }
     if !list("batchconsumequeue")?.is_empty() {
@@ -265,7 +268,8 @@ fn present_queues(disk: &dyn Disk, layout: &StoreLayout, shards: u16) -> Result<
         let dir = layout.shard(ShardId(id)).consume_queue;
         for topic in disk.list(&dir).map_err(OpenError::io(&dir))?.into_iter().filter(|item| item.is_dir) {
             let queues = disk.list(&dir.join(&topic.name)).map_err(OpenError::io(&dir))?;
-            let count = queues.iter().filter_map(|item| item.name.parse::<u32>().ok()?.checked_add(1)).max().unwrap_or(0);
+            let count =
+                queues.iter().filter_map(|item| item.name.parse::<u32>().ok()?.checked_add(1)).max().unwrap_or(0);
             let known = topics.entry(topic.name).or_default();
             *known = (*known).max(count);
         }
@@ -298,7 +302,8 @@ fn set_guard(disk: &dyn Disk, layout: &StoreLayout, wanted: bool) -> io::Result<
     let there = disk.metadata(&path)?.is_some_and(|meta| meta.len > 0);
     match (wanted, there) {
         (true, false) => {
-            let text = format!("{GUARD_FILE}: this store has several shards. A Java broker would serve one of them only.\n");
+            let text =
+                format!("{GUARD_FILE}: this store has several shards. A Java broker would serve one of them only.\n");
             crate::config_file::write_file(disk, &path, text.as_bytes())?;
             disk.sync_dir(&dir)
         }

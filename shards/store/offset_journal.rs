@@ -38,11 +38,7 @@ pub struct OffsetJournal {
 
 impl OffsetJournal {
     /// Opens the journal of a store and gives every whole entry on disk to `replay`, oldest first. Errors: the disk's.
-    pub fn open(
-        disk: Arc<dyn Disk>,
-        layout: &StoreLayout,
-        replay: &mut dyn FnMut(&[u8]),
-    ) -> io::Result<OffsetJournal> {
+    pub fn open(disk: Arc<dyn Disk>, layout: &StoreLayout, replay: &mut dyn FnMut(&[u8])) -> io::Result<OffsetJournal> {
         let dir = layout.shards_dir();
         let mut closed: Vec<u64> = disk.list(&dir)?.iter().filter_map(|item| parse_name(&item.name)).collect();
         closed.sort_unstable();

@@ -12,8 +12,8 @@ use message::names;
 use serde::{Deserialize, Serialize};
 
 use crate::config_file::ConfigDir;
-use crate::manifest::SystemQueues;
 use crate::layout::{MAX_SHARDS, ShardId};
+use crate::manifest::SystemQueues;
 
 /// Name of the file under `shards/`.
 pub(crate) const PLACEMENT_FILE: &str = "placement.json";
@@ -90,7 +90,9 @@ impl TopicPlacement {
     fn is_sound(&self) -> bool {
         let first = self.rules.first().is_some_and(|rule| rule.from_queue_id == 0);
         let rising = self.rules.windows(2).all(|pair| pair[0].from_queue_id < pair[1].from_queue_id);
-        first && rising && self.rules.iter().all(|rule| (1..=MAX_SHARDS).contains(&rule.shards) && rule.base < MAX_SHARDS)
+        first
+            && rising
+            && self.rules.iter().all(|rule| (1..=MAX_SHARDS).contains(&rule.shards) && rule.base < MAX_SHARDS)
     }
 }
 

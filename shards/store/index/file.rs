@@ -66,14 +66,8 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    pub const EMPTY: Self = Self {
-        begin_ms: 0,
-        end_ms: 0,
-        begin: PhysicalOffset(0),
-        end: PhysicalOffset(0),
-        used_slots: 0,
-        count: 1,
-    };
+    pub const EMPTY: Self =
+        Self { begin_ms: 0, end_ms: 0, begin: PhysicalOffset(0), end: PhysicalOffset(0), used_slots: 0, count: 1 };
 
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Self {
         let long = |at: usize| u64::from_be_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
@@ -182,9 +176,10 @@ impl FileName {
         digits.then(|| name.parse().ok().map(Self)).flatten()
     }
 
-    /// A name for a file made now, behind all files there are.
-    pub fn new(wall_ms: i64, newest: Option<FileName>) -> Self {
-        let time = TimeZone::system().to_datetime(Timestamp::from_millisecond(wall_ms).unwrap_or(Timestamp::UNIX_EPOCH));
+    /// The name of a file made at this time.
+    pub fn of_time(wall_ms: i64) -> Self {
+        let time =
+            TimeZone::system().to_datetime(Timestamp::from_millisecond(wall_ms).unwrap_or(Timestamp::UNIX_EPOCH));
         let fields = [
             (time.month() as u64, 100),
             (time.day() as u64, 100),
@@ -194,8 +189,7 @@ impl FileName {
             (time.millisecond() as u64, 1000),
         ];
         let year = u64::try_from(time.year()).unwrap_or(0);
-        let number = fields.iter().fold(year, |number, (field, width)| number * width + field);
-        Self(newest.map_or(number, |newest| number.max(newest.0 + 1)))
+        Self(fields.iter().fold(year, |number, (field, width)| number * width + field))
     }
 
     pub fn path(self, dir: &Path) -> PathBuf {
@@ -208,18 +202,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_rise() {
-        let first = FileName::new(1_796_047_905_076, None);
+    fn names_rise_with_the_time() {
+        let first = FileName::of_time(1_796_047_905_076);
         assert_eq!(FileName::parse(&format!("{:017}", first.0)), Some(first));
-        assert_eq!(FileName::new(0, Some(first)).0, first.0 + 1, "a clock that stepped back");
-        assert!(FileName::new(1_796_047_905_077, Some(first)) > first);
+        assert!(FileName::of_time(1_796_047_905_077) > first && FileName::of_time(1_796_134_305_076) > first);
         assert_eq!(FileName::parse("2026113014114509x"), None);
         assert_eq!(FileName::parse("20261130141145091.bak"), None);
     }
 
     #[test]
     fn header_and_item_keep_their_fields() {
-        let header = Header { begin_ms: 1, end_ms: 2, begin: PhysicalOffset(3), end: PhysicalOffset(4), used_slots: 5, count: 6 };
+        let header = Header {
+            begin_ms: 1,
+            end_ms: 2,
+            begin: PhysicalOffset(3),
+            end: PhysicalOffset(4),
+            used_slots: 5,
+            count: 6,
+        };
         assert_eq!(Header::decode(&header.encode()), header);
         let item = Item { hash: 7, offset: PhysicalOffset(8), seconds: 9, previous: 10 };
         assert_eq!(Item::decode(&item.encode()), item);

@@ -57,7 +57,7 @@ pub(crate) struct Walk {
     /// Still to be read, the next one last.
     files: Vec<Arc<IndexFile>>,
     query: KeyLookup,
-    /// Records from here on are in runs, with all their keys.
+    /// Records behind this one are in runs, with all their keys; this one perhaps.
     below: PhysicalOffset,
     /// The next item in the last of `files`; `None`: its slot is read first.
     at: Option<u32>,
@@ -67,7 +67,7 @@ pub(crate) struct Walk {
 }
 
 impl Walk {
-    /// A walk over `files` (oldest first). `found` holds what runs in memory gave: all from `below` on.
+    /// A walk over `files` (oldest first). `found` holds what runs in memory gave: all behind `below`.
     pub fn new(
         geometry: Geometry,
         files: &[Arc<IndexFile>],
@@ -94,8 +94,10 @@ impl Walk {
                 break;
             }
             let next = match self.at {
-                None => read::<SLOT_BYTES>(&file, self.geometry.slot_at(self.geometry.slot_of(self.query.hash)), access)?
-                    .map(|slot| u32::from_be_bytes(slot)),
+                None => {
+                    read::<SLOT_BYTES>(&file, self.geometry.slot_at(self.geometry.slot_of(self.query.hash)), access)?
+                        .map(|slot| u32::from_be_bytes(slot))
+                }
                 Some(number) => match read::<ITEM_BYTES>(&file, self.geometry.item_at(number), access)? {
                     Some(bytes) => Some(self.take(&file, number, &Item::decode(&bytes))),
                     None => None,
@@ -126,7 +128,8 @@ impl Walk {
         // Whole seconds are all that the file knows: the record may be up to 999 ms younger.
         let last_ms = first_ms.saturating_add(999);
         let in_window = last_ms >= self.query.begin_ms && first_ms <= self.query.end_ms;
-        if item.hash == self.query.hash && in_window && item.offset < self.below {
+        let is_new = item.offset <= self.below && self.found.last() != Some(&item.offset);
+        if item.hash == self.query.hash && in_window && is_new {
             self.found.push(item.offset);
         }
         if last_ms < self.query.begin_ms || item.previous >= number { 0 } else { item.previous }

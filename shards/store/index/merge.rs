@@ -31,8 +31,12 @@ const BLOCK_BYTES: usize = 4096;
 pub(crate) struct Merged {
     /// Files with a new header, in order; the first may be the newest one there was.
     pub files: Vec<IndexFile>,
+    /// The largest name that was given, also to a file that is gone again.
+    pub name: FileName,
     /// Items of the run that are in files now.
     pub items: usize,
+    /// Whether slots of the newest file may still name items above its count.
+    pub repair: bool,
     /// Why it stopped early.
     pub failed: Option<Failure>,
 }
@@ -50,7 +54,8 @@ pub(crate) enum Failure {
 pub(crate) struct Merge {
     geometry: Geometry,
     dir: PathBuf,
-    wall_ms: i64,
+    /// New files get larger names.
+    name_after: FileName,
     run: Arc<Run>,
     /// Items of the run before this are in files.
     done: usize,
@@ -93,16 +98,16 @@ enum Phase {
 }
 
 impl Merge {
-    /// The merge of `run`, of which the first `done` items are in files already, behind `newest`. `wall_ms` names files.
+    /// The merge of `run`, of which the first `done` items are in files already, behind `newest`.
     pub fn new(
         geometry: Geometry,
         dir: PathBuf,
-        wall_ms: i64,
+        name_after: FileName,
         (run, done): (Arc<Run>, usize),
         newest: Option<Arc<IndexFile>>,
         repair: bool,
     ) -> Self {
-        Self { geometry, dir, wall_ms, run, done, newest, repair, part: None, files: Vec::new() }
+        Self { geometry, dir, name_after, run, done, newest, repair, part: None, files: Vec::new() }
     }
 
     /// One step; `true` when all is merged.
@@ -171,8 +176,8 @@ impl Merge {
         let (name, created, reader, old) = match newest {
             Some(file) => (file.name, false, file.file.clone(), file.header),
             None => {
-                let name = FileName::new(self.wall_ms, self.newest.as_ref().map(|file| file.name));
-                (name, true, create(disk, &self.dir, name, self.geometry)?, Header::EMPTY)
+                let (name, file) = self.create(disk)?;
+                (name, true, file, Header::EMPTY)
             }
         };
         let writer = disk.open(&name.path(&self.dir), OpenMode::ReadWrite)?;
@@ -180,6 +185,25 @@ impl Merge {
         let phase = if self.repair && !created { Phase::Repair { group: 0 } } else { Phase::Group };
         let (grouped, groups, previous) = (Vec::new(), Vec::new(), Vec::new());
         Ok(Part { name, created, reader, writer, old, new: old, count, phase, grouped, groups, previous })
+    }
+
+    /// Makes an empty, sparse file of full length.
+    fn create(&mut self, disk: &dyn Disk) -> io::Result<(FileName, Arc<dyn DiskFile>)> {
+        disk.create_dir_all(&self.dir)?;
+        let mut name = FileName(self.name_after.0 + 1);
+        // What an attempt that failed left behind stays until the next start.
+        while disk.metadata(&name.path(&self.dir))?.is_some() {
+            name.0 += 1;
+        }
+        self.name_after = name;
+        let file = disk.open(&name.path(&self.dir), OpenMode::CreateNew)?;
+        match file.set_len(self.geometry.file_bytes()).and_then(|()| disk.sync_dir(&self.dir)) {
+            Ok(()) => Ok((name, file)),
+            Err(error) => {
+                let _ = disk.remove_file(&name.path(&self.dir));
+                Err(error)
+            }
+        }
     }
 
     fn finish(&mut self, part: Part) {
@@ -190,7 +214,8 @@ impl Merge {
     }
 
     fn output(&mut self, failed: Option<Failure>) -> Merged {
-        Merged { files: std::mem::take(&mut self.files), items: self.done, failed }
+        let repair = self.repair || failed.is_some();
+        Merged { files: std::mem::take(&mut self.files), name: self.name_after, items: self.done, repair, failed }
     }
 }
 
@@ -200,23 +225,16 @@ impl BackgroundTask for Merge {
             Ok(false) => Ok(Step::More),
             Ok(true) => Ok(Step::Done(Box::new(self.output(None)))),
             Err(failure) => {
-                if let Some(part) = self.part.take().filter(|part| part.created) {
-                    // Nothing counts in it: the next try makes another.
-                    let _ = disk.remove_file(&part.name.path(&self.dir));
+                // A new file in which nothing counts, and one that cannot be trusted any more, go at once; the caller
+                // removes the latter again if this fails.
+                let is_lost = matches!(failure, Failure::Sync(..));
+                if let Some(part) = self.part.take().filter(|part| part.created || is_lost) {
+                    let _ = disk.remove_file(&part.name.path(&self.dir)).and_then(|()| disk.sync_dir(&self.dir));
                 }
                 Ok(Step::Done(Box::new(self.output(Some(failure)))))
             }
         }
     }
-}
-
-/// Makes an empty, sparse file of full length.
-fn create(disk: &dyn Disk, dir: &std::path::Path, name: FileName, geometry: Geometry) -> io::Result<Arc<dyn DiskFile>> {
-    disk.create_dir_all(dir)?;
-    let file = disk.open(&name.path(dir), OpenMode::CreateNew)?;
-    file.set_len(geometry.file_bytes())?;
-    disk.sync_dir(dir)?;
-    Ok(file)
 }
 
 impl Part {

@@ -96,6 +96,8 @@ pub struct Index {
     active_since_us: u64,
     /// Items of records below are in the files already: recovery gives them again.
     skip_below: PhysicalOffset,
+    /// No file ever had a larger name: progress that names a file can mean only that one.
+    largest_name: FileName,
     /// A merge was cut short: the newest file's slots are put right before the next one.
     repair: bool,
     /// Removed files whose unlinking is still to be done.
@@ -166,6 +168,7 @@ impl Index {
             active: Run::new(base),
             active_since_us: 0,
             skip_below: base,
+            largest_name: FileName::default(),
             repair: history != IndexHistory::Clean,
             unlink: Vec::new(),
             in_flight: None,
@@ -189,7 +192,8 @@ impl Index {
 
     /// After recovery: the log ends at `end`. Files with items behind it are removed and made again.
     pub fn cut_to(&mut self, disk: &dyn Disk, end: PhysicalOffset) -> io::Result<()> {
-        let sound = self.files.iter().take_while(|file| file.header.is_sound(self.geometry, self.log.base, end)).count();
+        let sound =
+            self.files.iter().take_while(|file| file.header.is_sound(self.geometry, self.log.base, end)).count();
         if sound < self.files.len() {
             self.drop_files(sound);
             self.remove_unlinked(disk)?;
@@ -400,35 +404,43 @@ impl Index {
             .collect();
         names.sort_unstable();
         let expected = self.geometry.file_bytes();
-        if let Some(&(name, found)) = names.iter().find(|&&(_, len)| len != expected && len != 0) {
+        // A file that was being made when the process or the power went may have any length; but not all of several.
+        let is_right = |&(_, len): &(FileName, u64)| len == expected;
+        let forgiving = history != IndexHistory::Clean && (names.len() == 1 || names.iter().any(is_right));
+        let wrong = names.iter().find(|&&(_, len)| len != expected && len != 0);
+        if let Some(&(name, found)) = wrong.filter(|_| !forgiving) {
             let setting = "maxHashSlotNum, maxIndexNum; without the index folder it is made again";
             return Err(OpenError::WrongSize { path: name.path(&dir), found, expected, setting });
         }
+        self.largest_name = names.last().map_or(FileName::default(), |&(name, _)| name);
         let mut sound = true;
         for (name, len) in names {
-            let file = if sound && len == expected { self.load_file(disk, name, history)? } else { None };
-            sound = file.is_some();
+            // Without items it is one that was being made: it says nothing about the others.
+            let file = if len == expected { self.load_file(disk, name, history)? } else { Loaded::Empty };
             match file {
-                Some(file) => self.files.push(Arc::new(file)),
-                None => self.unlink.push(name),
+                Loaded::Sound(file) if sound => self.files.push(Arc::new(file)),
+                Loaded::Empty => self.unlink.push(name),
+                Loaded::Sound(_) | Loaded::Doubtful => {
+                    self.unlink.push(name);
+                    sound = false;
+                }
             }
         }
         self.settle_progress(history, progress);
+        (self.active, self.skip_below) = (Run::new(self.indexed_to), self.indexed_to);
         self.remove_unlinked(disk).map_err(OpenError::io(&dir))
     }
 
-    /// The file, if its header makes sense and the history vouches for it.
-    fn load_file(
-        &self,
-        disk: &dyn Disk,
-        name: FileName,
-        history: IndexHistory,
-    ) -> Result<Option<IndexFile>, OpenError> {
+    /// Opens a file and judges its header by itself, by the file before, and by the history.
+    fn load_file(&self, disk: &dyn Disk, name: FileName, history: IndexHistory) -> Result<Loaded, OpenError> {
         let path = name.path(&self.layout.index);
         let file = disk.open(&path, OpenMode::Read).map_err(OpenError::io(&path))?;
         let mut bytes = [0; HEADER_BYTES];
         read_full(&*file, &mut bytes, 0).map_err(OpenError::io(&path))?;
         let header = Header::decode(&bytes);
+        if header.count == 1 {
+            return Ok(Loaded::Empty);
+        }
         let in_order = self.files.last().is_none_or(|before| before.header.end <= header.begin);
         let span_end = self.log.base.plus(SHARD_SPAN);
         let vouched = match history {
@@ -436,7 +448,7 @@ impl Index {
             _ => true,
         };
         let sound = in_order && vouched && header.is_sound(self.geometry, self.log.base, span_end);
-        Ok(sound.then_some(IndexFile { name, file, header }))
+        Ok(if sound { Loaded::Sound(IndexFile { name, file, header }) } else { Loaded::Doubtful })
     }
 
     /// Decides how far the loaded files reach.
@@ -498,7 +510,8 @@ impl Index {
     fn merge(&self, wall_ms: i64, durable_to: PhysicalOffset) -> Option<Merge> {
         let run = self.sealed.front().filter(|run| run.from() <= self.indexed_to && run.to() <= durable_to)?;
         let (dir, run) = (self.layout.index.clone(), (run.clone(), self.merged_items));
-        Some(Merge::new(self.geometry, dir, wall_ms, run, self.files.last().cloned(), self.repair))
+        let name_after = self.largest_name.max(FileName(FileName::of_time(wall_ms).0.saturating_sub(1)));
+        Some(Merge::new(self.geometry, dir, name_after, run, self.files.last().cloned(), self.repair))
     }
 
     fn take_output(&mut self, output: Box<dyn std::any::Any + Send>) -> io::Result<()> {
@@ -515,6 +528,7 @@ impl Index {
     }
 
     fn take_merged(&mut self, merged: Merged) -> io::Result<()> {
+        self.largest_name = self.largest_name.max(merged.name);
         for file in merged.files {
             if self.files.last().is_some_and(|newest| newest.name == file.name) {
                 self.files.pop();
@@ -522,13 +536,12 @@ impl Index {
             self.last = (file.header.end_ms, file.header.end);
             self.files.push(Arc::new(file));
         }
-        self.merged_items = merged.items;
+        (self.merged_items, self.repair) = (merged.items, merged.repair);
         let Some(failed) = merged.failed else {
             let run = self.sealed.pop_front().expect("a run in a merge stays the first");
-            (self.indexed_to, self.merged_items, self.repair) = (run.to(), 0, false);
+            (self.indexed_to, self.merged_items) = (run.to(), 0);
             return Ok(());
         };
-        self.repair = true;
         match failed {
             Failure::Write(error) => Err(error),
             Failure::Sync(error, name) => {
@@ -551,6 +564,16 @@ impl Index {
         self.lookups.waiting.insert(number, parked);
         ReadStep::Missing(Missing { file, source: ColdSource::Index(number), ranges: Vec::new() })
     }
+}
+
+/// What a file on the disk turned out to be.
+enum Loaded {
+    /// To be used.
+    Sound(IndexFile),
+    /// Without any item.
+    Empty,
+    /// Not to be relied on, nor what comes behind it.
+    Doubtful,
 }
 
 /// Removes files.

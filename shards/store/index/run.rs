@@ -123,7 +123,9 @@ impl Chunk {
                     if found.len() >= limit {
                         return false;
                     }
-                    if (begin_ms..=end_ms).contains(&self.times[at]) {
+                    // A key that a record has twice is one hit: its items are neighbours.
+                    let is_new = found.last() != Some(&self.offsets[at]);
+                    if is_new && (begin_ms..=end_ms).contains(&self.times[at]) {
                         found.push(self.offsets[at]);
                     }
                 }
@@ -146,7 +148,10 @@ mod tests {
         }
         assert_eq!(run.len(), 200_000);
         assert_eq!(run.to(), PhysicalOffset(19_999_901));
-        assert_eq!(run.item(65_536), RunItem { hash: 2, offset: PhysicalOffset(6_553_600), store_timestamp_ms: 65_536 });
+        assert_eq!(
+            run.item(65_536),
+            RunItem { hash: 2, offset: PhysicalOffset(6_553_600), store_timestamp_ms: 65_536 }
+        );
         let mut found = Vec::new();
         run.find(3, 100, 199_990, 3, &mut found);
         assert_eq!(found, [19_998_700, 19_998_000, 19_997_300].map(PhysicalOffset));
