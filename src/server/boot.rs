@@ -50,12 +50,12 @@ pub fn run(config: Config) -> Result<()> {
     reactor::probe()?;
     let listeners = bind(&config)?;
     let disk: Arc<dyn Disk> = Arc::new(RealDisk);
-    let namesrv = match &config.namesrv {
-        Some(part) => Some(NamesrvBoot::open(&disk, &config.data, part)?),
-        None => None,
-    };
     let broker = match config.broker {
         Some(part) => Some(BrokerBoot::open(&disk, &config.data, config.cores.len() as u16, part)?),
+        None => None,
+    };
+    let namesrv = match &config.namesrv {
+        Some(part) => Some(NamesrvBoot::open(&disk, &config.data, part)?),
         None => None,
     };
     // A name server alone lives on core 0.

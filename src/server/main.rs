@@ -1,5 +1,6 @@
 //! The `ringmq` program.
 
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -25,7 +26,8 @@ fn main() -> ExitCode {
 
 fn start(cli: Cli) -> anyhow::Result<()> {
     let filter = tracing_subscriber::EnvFilter::builder().parse(&cli.flags.log)?;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let colours = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours).init();
     let config = Config::load(cli)?;
     for warning in &config.warnings {
         eprintln!("ringmq: warning: {warning}");
