@@ -547,6 +547,9 @@ pub(crate) struct CompactFixed {
     pub(crate) flag: i32,
 }
 
+/// Name and value of a field.
+pub(crate) type CompactEntry<'a> = (&'a [u8], &'a [u8]);
+
 /// Reads a compact header from front to back; lengths are checked before anything is taken.
 pub(crate) struct CompactReader<'a> {
     bytes: &'a [u8],
@@ -563,6 +566,7 @@ impl<'a> CompactReader<'a> {
         self.at
     }
 
+    #[inline]
     pub(crate) fn fixed(&mut self) -> Result<CompactFixed, FrameError> {
         let code = i16::from_be_bytes(self.array()?).into();
         let language = LanguageCode::from_number(i8::from_be_bytes(self.array()?).into());
@@ -585,11 +589,13 @@ impl<'a> CompactReader<'a> {
         Ok(CompactReader { bytes: &self.bytes[..self.at], at: start })
     }
 
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.at == self.bytes.len()
     }
 
-    pub(crate) fn next_entry(&mut self) -> Result<Option<(&'a [u8], &'a [u8])>, FrameError> {
+    #[inline]
+    pub(crate) fn next_entry(&mut self) -> Result<Option<CompactEntry<'a>>, FrameError> {
         if self.is_empty() {
             return Ok(None);
         }
@@ -599,12 +605,14 @@ impl<'a> CompactReader<'a> {
         Ok(Some((name, self.take(value_len)?)))
     }
 
+    #[inline]
     fn array<const N: usize>(&mut self) -> Result<[u8; N], FrameError> {
         let bytes = self.bytes[self.at..].first_chunk().ok_or(FrameError::Compact(self.at as u32))?;
         self.at += N;
         Ok(*bytes)
     }
 
+    #[inline]
     fn take(&mut self, len: i32) -> Result<&'a [u8], FrameError> {
         let rest = &self.bytes[self.at..];
         let bytes = usize::try_from(len).ok().and_then(|len| rest.get(..len));

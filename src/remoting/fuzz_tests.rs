@@ -49,7 +49,9 @@ fn headers(form: SerializeType) -> Vec<Vec<u8>> {
 
 fn json_texts() -> Vec<Vec<u8>> {
     let bodies = frames().into_iter().map(|(_, bytes)| Command::decode(&bytes).unwrap().body);
-    bodies.filter(|body| body.first() == Some(&b'{')).chain(config_files().into_iter().map(|(_, text)| text)).collect()
+    // Long texts only cost time: a mutation breaks them as it breaks short ones.
+    let texts = bodies.chain(config_files().into_iter().map(|(_, text)| text));
+    texts.filter(|text| text.first() == Some(&b'{') && text.len() <= 1000).collect()
 }
 
 #[test]
@@ -79,10 +81,17 @@ fn json_bodies() {
 
 #[test]
 fn registration() {
-    let bodies = json_texts().into_iter().filter_map(|text| bodies::RegisterBrokerBody::decode(&text).ok());
-    let some: Vec<_> =
-        bodies.filter(|body| !body.topic_config_serialize_wrapper.topic_config_table.is_empty()).collect();
-    assert!(!some.is_empty());
-    let seeds = some.iter().flat_map(|body| [body.encode_parts(), body.encode_compressed()]);
+    let requests =
+        frames().into_iter().filter(|(name, _)| name.starts_with("broker.103.") && name.ends_with("request"));
+    let seeds: Vec<_> = requests
+        .flat_map(|(_, bytes)| {
+            let text = Command::decode(&bytes).unwrap().body;
+            let mut body = bodies::RegisterBrokerBody::decode(&text).unwrap();
+            let topics = &mut body.topic_config_serialize_wrapper.topic_config_table;
+            *topics = std::mem::take(topics).into_iter().take(3).collect();
+            [body.encode_parts(), body.encode_compressed()]
+        })
+        .collect();
+    assert!(!seeds.is_empty());
     run("registration", seeds, fuzz::registration);
 }

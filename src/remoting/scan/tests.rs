@@ -136,3 +136,31 @@ fn headers_that_make_no_sense() {
         assert!(matches!(scan(&json_frame(bad, b"")), Err(FrameError::Json(_))), "{bad}");
     }
 }
+
+#[test]
+fn every_name_has_its_slot() {
+    for (slot, name) in SEND_NAMES.iter().enumerate() {
+        assert_eq!(Names::SendLong.slot(name.as_bytes()), Some(slot));
+    }
+    for (slot, name) in PULL_NAMES.iter().enumerate() {
+        assert_eq!(Names::Pull.slot(name.as_bytes()), Some(slot));
+    }
+    for none in ["", "t", "topiC", "bxxxx", "queueIx", "defaultTopiX"] {
+        assert_eq!((Names::SendLong.slot(none.as_bytes()), Names::Pull.slot(none.as_bytes())), (None, None));
+    }
+}
+
+#[test]
+fn headers_of_real_clients_take_the_quick_way() {
+    for (name, bytes) in crate::golden_tests::frames() {
+        let parts = frame::split(&bytes).unwrap();
+        let real = name.starts_with("java.") || name.starts_with("go.") || name.ends_with(".response");
+        let preflight = bytes.windows(7).any(|part| part == b"\"OTHER\"");
+        let reference_remark = parts.serialize_type == SerializeType::Json && real && !preflight;
+        if reference_remark {
+            let mut scanned = scan(&bytes).unwrap();
+            let quick = plain::scan(&bytes[..PREFIX_BYTES + parts.header.len()], &mut scanned, &mut Slots::default());
+            assert!(quick.is_some(), "{name}: {}", String::from_utf8_lossy(parts.header));
+        }
+    }
+}

@@ -13,6 +13,8 @@ use crate::cursor::{Cursor, Malformed, Token, unescape};
 use crate::frame::{self, FrameError, PREFIX_BYTES, SerializeType};
 use std::borrow::Cow;
 
+mod plain;
+
 /// A text of a header: where it lies in its frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Span {
@@ -183,7 +185,7 @@ pub struct PullHeader {
 pub fn scan(frame: &[u8]) -> Result<ScannedHeader, FrameError> {
     let parts = frame::split(frame)?;
     let header_end = PREFIX_BYTES + parts.header.len();
-    let mut scanned = ScannedHeader {
+    let unknown = ScannedHeader {
         code: 0,
         opaque: 0,
         flag: 0,
@@ -193,9 +195,16 @@ pub fn scan(frame: &[u8]) -> Result<ScannedHeader, FrameError> {
         body_start: header_end as u32,
         fields: Fields::Other,
     };
-    let mut slots = [Span::default(); SLOTS];
+    let mut scanned = unknown;
+    let mut slots = Slots::default();
     match parts.serialize_type {
-        SerializeType::Json => scan_json(&frame[..header_end], &mut scanned, &mut slots)?,
+        SerializeType::Json => {
+            let bytes = &frame[..header_end];
+            if plain::scan(bytes, &mut scanned, &mut slots).is_none() {
+                (scanned, slots) = (unknown, Slots::default());
+                scan_json(bytes, &mut scanned, &mut slots)?;
+            }
+        }
         SerializeType::Compact => scan_compact(parts.header, &mut scanned, &mut slots)?,
     }
     if !scanned.is_response() {
@@ -235,11 +244,51 @@ impl Names {
                 [letter @ b'a'..=b'n'] => Some(usize::from(letter - b'a')),
                 _ => None,
             },
-            Self::SendLong => SEND_NAMES.iter().position(|known| known.as_bytes() == name),
-            Self::Pull => PULL_NAMES.iter().position(|known| known.as_bytes() == name),
+            Self::SendLong => send_slot(name),
+            Self::Pull => pull_slot(name),
             Self::None => None,
         }
     }
+}
+
+/// Length and one letter tell the long names apart; the whole name is then compared once.
+fn send_slot(name: &[u8]) -> Option<usize> {
+    let slot = match (name.len(), name.first()?) {
+        (13, b'p') => 0,
+        (5, b't') => 1,
+        (12, _) => 2,
+        (21, _) => 3,
+        (7, b'q') => 4,
+        (7, _) => 5,
+        (13, _) => 6,
+        (4, _) => 7,
+        (10, _) => 8,
+        (14, _) => 9,
+        (8, _) => 10,
+        (17, _) => 11,
+        (5, _) if name[1] == b'a' => 12,
+        (5, _) => 13,
+        _ => return None,
+    };
+    (SEND_NAMES[slot].as_bytes() == name).then_some(slot)
+}
+
+fn pull_slot(name: &[u8]) -> Option<usize> {
+    let slot = match (name.len(), name.first()?) {
+        (13, _) => 0,
+        (5, _) => 1,
+        (7, b'q') => 2,
+        (11, _) => 3,
+        (10, b'm') => 4,
+        (7, _) => 5,
+        (12, b'c') => 6,
+        (20, _) => 7,
+        (12, _) => 8,
+        (10, _) => 9,
+        (14, _) => 10,
+        _ => return None,
+    };
+    (PULL_NAMES[slot].as_bytes() == name).then_some(slot)
 }
 
 const SEND_NAMES: [&str; 14] = [
@@ -440,12 +489,10 @@ impl Reader<'_> {
         if span.is_empty() {
             return Ok(None);
         }
-        let raw = span.bytes(self.frame);
-        let value = match short_number(raw) {
-            Some(value) => Ok(value),
-            None => parse_i64(&span.text(self.frame)),
-        };
-        value.map(Some).map_err(|problem| self.error(slot, problem))
+        if let Some(value) = plain::number(self.frame, span.start as usize, span.len as usize) {
+            return Ok(Some(value));
+        }
+        parse_i64(&span.text(self.frame)).map(Some).map_err(|problem| self.error(slot, problem))
     }
 
     #[inline]
@@ -466,27 +513,9 @@ impl Reader<'_> {
 
     fn boolean(&self, slot: usize) -> bool {
         let span = self.slots[slot];
-        span.len >= 4 && span.text(self.frame).eq_ignore_ascii_case(b"true")
+        span.len >= 4 && span.bytes(self.frame) != b"false" && span.text(self.frame).eq_ignore_ascii_case(b"true")
     }
-}
-
-/// Up to 18 plain digits, which cannot overflow.
-#[inline]
-fn short_number(text: &[u8]) -> Option<i64> {
-    if text.len() > 18 {
-        return None;
-    }
-    let mut value = 0i64;
-    for &digit in text {
-        let digit = digit.wrapping_sub(b'0');
-        if digit > 9 {
-            return None;
-        }
-        value = value * 10 + i64::from(digit);
-    }
-    Some(value)
 }
 
 #[cfg(test)]
-#[path = "scan_tests.rs"]
 mod tests;
