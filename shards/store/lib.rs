@@ -33,6 +33,12 @@ mod recovery;
 mod upkeep;
 mod walk;
 
+pub mod fuzz;
+pub mod verify;
+
+#[cfg(test)]
+mod shard_tests;
+
 mod error;
 mod limits;
 mod options;
