@@ -258,7 +258,8 @@ impl NameServer {
 async fn lost(connection: Option<&TcpStream>) {
     match connection {
         Some(stream) => {
-            let _ = stream.readable().await;
+            // Not `readable`: that may still remember the answer that was read last.
+            let _ = stream.peek(&mut [0; 1]).await;
         }
         None => std::future::pending().await,
     }
