@@ -595,3 +595,13 @@ fn is_blocked<M>(cx: &Context<M>, limits: &Limits, conn: ConnectionId) -> bool {
 fn entry(table: &mut [Option<Connection>], slot: u32) -> &mut Connection {
     table[slot as usize].as_mut().expect("a connection stays until its operations have ended")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_idle_connection_is_small() {
+        assert!(size_of::<Option<Connection>>() <= 256, "{}", size_of::<Option<Connection>>());
+    }
+}

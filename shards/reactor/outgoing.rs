@@ -52,10 +52,11 @@ impl Outgoing {
     }
 
     pub(crate) fn lend_buffer(&mut self, spare: &mut Vec<Vec<u8>>) {
-        if self.queued.capacity() == 0 && self.queued.is_empty() {
-            if let Some(buffer) = spare.pop() {
-                self.queued = Gather::with_buffer(buffer);
-            }
+        if self.queued.capacity() == 0
+            && self.queued.is_empty()
+            && let Some(buffer) = spare.pop()
+        {
+            self.queued = Gather::with_buffer(buffer);
         }
     }
 

@@ -74,15 +74,15 @@ fn a_peer_that_shut_its_writing_side_gets_its_answers_first() {
 
 #[test]
 fn a_quiet_peer_that_closes_is_let_go_at_once() {
-    let limits = Limits { linger_ms: 100, ..Limits::default() };
+    let limits = Limits { linger_ms: 600, ..Limits::default() };
     let running = run(1, limits);
     let mut stream = running.connect();
     ask(&mut stream, &frame(100, b"abc"));
-    std::thread::sleep(Duration::from_millis(200));
+    std::thread::sleep(Duration::from_millis(800));
     let left = Instant::now();
     drop(stream);
     until("told", || running.closed_for(CloseReason::PeerClosed) == 1);
-    assert!(left.elapsed() < Duration::from_millis(90), "took {:?}", left.elapsed());
+    assert!(left.elapsed() < Duration::from_millis(500), "took {:?}", left.elapsed());
     assert!(running.engine.stop());
 }
 
@@ -174,11 +174,7 @@ fn a_service_that_cannot_be_built_fails_the_start() {
 /// The limit on descriptors is the whole process's: this runs in a process of its own.
 #[test]
 fn no_descriptor_left_is_survived() {
-    const ALONE: &str = "RINGMQ_TEST_ALONE";
-    if std::env::var_os(ALONE).is_none() {
-        let name = "ends::no_descriptor_left_is_survived";
-        let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
-        assert!(alone.args([name, "--exact"]).env(ALONE, "1").status().unwrap().success());
+    if ran_alone("ends::no_descriptor_left_is_survived") {
         return;
     }
     let running = run(1, Limits { accept_retry_ms: 20, ..Limits::default() });

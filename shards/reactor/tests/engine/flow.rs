@@ -177,3 +177,26 @@ fn unfinished_frames_of_all_connections_have_one_budget() {
     drop(streams);
     assert!(running.engine.stop());
 }
+
+#[test]
+fn a_damaged_file_under_an_answer_ends_that_connection_only() {
+    let running = run(1, Limits::default());
+    let content: Vec<u8> = (0..1_000_000u32).map(|n| (n >> 7) as u8).collect();
+    let (_dir, file) = file_with(&content);
+    let map = file.clone().map(content.len() as u64).unwrap();
+    assert!(running.seen.map.set(map).is_ok());
+    let (mut stream, mut other) = (running.connect(), running.connect());
+    let mut asked = frame(FROM_FILE, b"abc").repeat(3);
+    asked.extend(frame(100, b"abc"));
+    stream.write_all(&asked).unwrap();
+    for _ in 0..3 {
+        assert!(read_frame(&mut stream).unwrap()[4..] == content);
+    }
+    assert_eq!(read_frame(&mut stream).unwrap(), frame(100, b"abc"), "answers keep their order");
+    file.set_len(500_000).unwrap();
+    stream.write_all(&asked).unwrap();
+    assert!(is_closed(&mut stream));
+    until("told", || running.closed_for(CloseReason::StoreFault) == 1);
+    assert_eq!(ask(&mut other, &frame(100, b"abc")), frame(100, b"abc"));
+    assert!(running.engine.stop());
+}

@@ -5,7 +5,7 @@ use reactor::*;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use sys::disk::{Disk, OpenMode};
 use sys::real_disk::RealDisk;
@@ -17,6 +17,7 @@ pub const CLOSE: u8 = 3;
 pub const ECHO_AND_CLOSE: u8 = 4;
 pub const ECHO_LATER: u8 = 5; // echo by a timer, as many ms later as the next 4 say
 pub const OTHER_CORE: u8 = 6; // echo through the next core
+pub const FROM_FILE: u8 = 7; // answer with the whole mapped file as a frame
 
 /// What the tests see of the services of an engine.
 #[derive(Default)]
@@ -29,6 +30,7 @@ pub struct Seen {
     pub counters: Mutex<Vec<Counters>>,
     pub busy: AtomicBool,
     pub peak_pending: AtomicU64,
+    pub map: OnceLock<Arc<dyn sys::disk::Mapping>>,
 }
 
 pub enum Message {
@@ -99,6 +101,14 @@ impl Service for EchoService {
                 cx.timer_at(at, Token(self.later.len() as u64));
                 self.later.push((conn, frame.to_vec()));
             }
+            FROM_FILE => {
+                let map = self.seen.map.get().unwrap().clone();
+                let len = map.len() as u32;
+                if let Some(out) = cx.output(conn) {
+                    out.bytes().extend_from_slice(&len.to_be_bytes());
+                    out.slice(sys::LogSlice::Mapped { map, offset: 0, len });
+                }
+            }
             OTHER_CORE => {
                 let next = CoreId((cx.core().0 + 1) % cx.cores());
                 self.post(cx, next, Message::Echo(conn, frame.to_vec()));
@@ -163,8 +173,11 @@ pub fn listener() -> (TcpListener, SocketAddr) {
 }
 
 pub fn run(cores: usize, limits: Limits) -> Running {
+    run_with(cores, limits, Arc::new(InlineBackground::new(Arc::new(RealDisk))))
+}
+
+pub fn run_with(cores: usize, limits: Limits, background: Arc<dyn Background>) -> Running {
     let seen = Arc::new(Seen::default());
-    let background = Arc::new(InlineBackground::new(Arc::new(RealDisk)));
     let of_services = seen.clone();
     let engine = start::<EchoService, _>(options(cores, limits), background, move |_, _| {
         Ok(EchoService { seen: of_services.clone(), held: Vec::new(), later: Vec::new(), unsent: Vec::new() })
@@ -239,6 +252,24 @@ pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
 
 pub fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// Runs the named test again in a process of its own, for what concerns a whole process. `false`: this is that process.
+pub fn ran_alone(name: &str) -> bool {
+    const ALONE: &str = "RINGMQ_TEST_ALONE";
+    if std::env::var_os(ALONE).is_some() {
+        return false;
+    }
+    let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
+    assert!(alone.args([name, "--exact"]).env(ALONE, "1").status().unwrap().success());
+    true
+}
+
+/// Processor time of all threads of this process.
+pub fn process_cpu() -> Duration {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let stats = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("schedstat")).ok());
+    Duration::from_nanos(stats.map(|stat| stat.split(' ').next().unwrap().parse::<u64>().unwrap()).sum())
 }
 
 /// A file of the real disk in a folder that goes with the guard.
