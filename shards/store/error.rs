@@ -31,7 +31,9 @@ pub enum OpenError {
         what: String,
     },
     /// Fewer shards asked for than the store has.
-    #[error("the store {path} has {has} shards; --shards {asked} would hide what is in the others (leave --shards away, or export the store)")]
+    #[error(
+        "the store {path} has {has} shards; --shards {asked} would hide what is in the others (leave --shards away, or export the store)"
+    )]
     FewerShards {
         /// Folder of the store.
         path: PathBuf,

@@ -34,6 +34,7 @@ mod upkeep;
 mod walk;
 
 pub mod fuzz;
+pub mod fuzz_meta;
 pub mod verify;
 
 #[cfg(test)]

@@ -177,7 +177,7 @@ impl Shard {
     fn gather(&mut self, entries: &[Entry], pulled: &mut Pulled) -> io::Result<Option<Missing>> {
         let mut missing: Option<Missing> = None;
         let resident = self.is_span_resident(entries)?;
-        for run in (Runs { entries, next: 0 }) {
+        for run in Runs::new(entries, self.log.start(), self.log.segment_size()) {
             if missing.is_some() {
                 self.note_missing(&run, &mut missing)?;
             } else if run.from >= self.opened_at && (resident || self.is_resident(run.from, run.to)?) {
@@ -285,10 +285,22 @@ impl Shard {
     }
 }
 
-/// Cuts selected entries into runs.
+/// Cuts selected entries into runs, none of which leaves its segment.
 struct Runs<'a> {
     entries: &'a [Entry],
     next: usize,
+    log_start: u64,
+    segment_size: u64,
+}
+
+impl<'a> Runs<'a> {
+    fn new(entries: &'a [Entry], log_start: u64, segment_size: u64) -> Self {
+        Self { entries, next: 0, log_start, segment_size }
+    }
+
+    fn segment_of(&self, entry: &Entry) -> u64 {
+        (entry.offset - self.log_start) / self.segment_size
+    }
 }
 
 impl Iterator for Runs<'_> {
@@ -300,9 +312,11 @@ impl Iterator for Runs<'_> {
         const RUN_BYTES: u64 = 256 << 10;
         let first = self.next;
         let entry = self.entries.get(first)?;
+        let segment = self.segment_of(entry);
         let mut run = Run { first, end: first + 1, from: entry.offset, to: entry.end() };
         while let Some(entry) = self.entries.get(run.end)
             && entry.offset >= run.to
+            && self.segment_of(entry) == segment
             && entry.offset - run.to <= GAP_BYTES
             && entry.end() - run.from <= RUN_BYTES
         {

@@ -130,6 +130,7 @@ impl Shard {
             layout,
             options,
         };
+        shard.disk.create_dir_all(&shard.layout.dir).map_err(OpenError::io(shard.layout.dir.clone()))?;
         shard.write_checkpoint_file().map_err(OpenError::io(shard.layout.checkpoint.clone()))?;
         Ok((shard, found.report))
     }
@@ -320,7 +321,10 @@ impl Shard {
         for (at, &(address, len)) in ranges.iter().enumerate() {
             match &read {
                 Ok(read) if read[at].len() as u64 == len => self.cold.insert(source, address, read[at].clone()),
-                Ok(_) => self.cold.insert_error(source, address, ReadError::Io("the file is too short".to_owned())),
+                Ok(read) => {
+                    let error = format!("{} of {len} bytes at {address} of {source:?}", read[at].len());
+                    self.cold.insert_error(source, address, ReadError::Io(error));
+                }
                 Err(error) => self.cold.insert_error(source, address, error.clone()),
             }
         }

@@ -35,6 +35,8 @@ const BATCH_BYTES: usize = 2 << 20;
 
 /// What is on its way.
 pub(crate) struct Upkeep {
+    /// Time of the last tick.
+    now: Now,
     /// The next segment is being made.
     pub(crate) preparing: bool,
     /// Descriptors of the writing side; away while a batch is in flight.
@@ -78,6 +80,7 @@ enum Pass {
 impl Upkeep {
     pub(crate) fn new(found: &Recovered, fields: JavaFields, end: u64, now: Now) -> Self {
         Self {
+            now,
             preparing: false,
             writers: Some(FileCache::new(limits::OPEN_QUEUE_WRITERS)),
             batch: Vec::new(),
@@ -138,6 +141,7 @@ impl Shard {
     /// Called at the end of each turn: flush interval, queue batches, passes, the checkpoint file, jobs. Cheap when
     /// nothing is due.
     pub fn tick(&mut self, now: Now) {
+        self.upkeep.now = now;
         self.start_syncs(now);
         self.prepare_segments();
         self.index_work(now);
@@ -167,7 +171,8 @@ impl Shard {
 
     /// Writes and syncs everything, then the checkpoint. Errors: the first that came; the store then counts as not
     /// closed, and the next start reads the log.
-    pub fn close(&mut self, now: Now) -> io::Result<()> {
+    pub fn close(&mut self) -> io::Result<()> {
+        let now = self.upkeep.now;
         self.write_staged(now).map_err(|error| error.0)?;
         if let Some(reason) = &self.read_only {
             return Err(io::Error::other(reason.clone()));
@@ -246,7 +251,6 @@ impl Shard {
     /// Writes the checkpoint file, without a sync.
     pub(crate) fn write_checkpoint_file(&mut self) -> io::Result<()> {
         let bytes = self.checkpoint_bytes();
-        self.disk.create_dir_all(&self.layout.dir)?;
         let file = self.disk.open(&self.layout.checkpoint, OpenMode::Create)?;
         file.write_at(&[IoSlice::new(&bytes)], 0)?;
         self.upkeep.checkpointed = self.checkpoint_state();

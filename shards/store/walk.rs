@@ -82,7 +82,7 @@ impl<'a> Walk<'a> {
         let mut at = from;
         while at < until && self.file.is_some() {
             match self.look(at)? {
-                Found::Record(size) => {
+                Found::Record(size) if !self.is_torn(at, size)? => {
                     let record = RecordView::parse(self.bytes(at, size as usize)).expect("parsed before");
                     walked.last_store_ms = walked.last_store_ms.max(record.store_timestamp_ms());
                     visit(&record, PhysicalOffset(at), false)?;
@@ -102,7 +102,7 @@ impl<'a> Walk<'a> {
                         return Ok(walked);
                     }
                 }
-                Found::WrongCrc(_) | Found::Nothing => match self.next_good(at)? {
+                Found::Record(_) | Found::WrongCrc(_) | Found::Nothing => match self.next_good(at)? {
                     Some(next) => {
                         walked.damaged += 1;
                         at = next;
@@ -130,6 +130,22 @@ impl<'a> Walk<'a> {
             Err(RecordError::Blank { size }) if u64::from(size) == left => Ok(Found::EndOfSegment),
             _ => Ok(Found::Nothing),
         }
+    }
+
+    /// Whether a record that is good by its CRC is a torn one after all: the last one, not known to be durable, with a
+    /// topic or properties (which no CRC covers) that are no text.
+    fn is_torn(&mut self, at: u64, size: u32) -> io::Result<bool> {
+        if at < self.durable {
+            return Ok(false);
+        }
+        let is_text = |bytes: &[u8]| !bytes.contains(&0) && std::str::from_utf8(bytes).is_ok();
+        let record = RecordView::parse(self.bytes(at, size as usize)).expect("parsed before");
+        if is_text(record.topic()) && is_text(record.properties()) {
+            return Ok(false);
+        }
+        let is_last = !matches!(self.look(at + u64::from(size))?, Found::Record(_) | Found::EndOfSegment);
+        self.fill(at, size as usize)?;
+        Ok(is_last)
     }
 
     /// The next good record behind a bad place, if the bad place is damage: within the largest record's size in this

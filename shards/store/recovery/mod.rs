@@ -80,7 +80,7 @@ pub(crate) fn recover(
     let files = QueueFiles { root: layout.consume_queue.clone(), file_size: options.queue_file_size_bytes };
     let segments = commit_log::list_segments(&**disk, &layout.commit_log, options.segment_size_bytes)?;
     check_span(&segments.bases, id, &layout)?;
-    let found = queues::list(&**disk, &files)?;
+    let found = queues::list(&**disk, &files, clean)?;
     let checkpoint = read_checkpoint(&**disk, &layout.checkpoint)?;
     let saved = read_queue_table(&**disk, &layout)?;
     let syncs = if options.flush == FlushMode::Sync { limits::SYNCS_IN_FLIGHT } else { 1 };
@@ -91,8 +91,8 @@ pub(crate) fn recover(
     let saved = saved.filter(|saved| checkpoint.agrees && in_log(saved.vouched));
     let history = match (clean, checkpoint.own) {
         (true, _) => IndexHistory::Clean,
-        (false, Some(_)) => IndexHistory::Unclean,
-        (false, None) => IndexHistory::UncleanJava { index_timestamp_ms: checkpoint.java.index_ms },
+        (false, Some(_)) if checkpoint.agrees => IndexHistory::Unclean,
+        (false, _) => IndexHistory::UncleanJava { index_timestamp_ms: checkpoint.java.index_ms },
     };
     let progress = checkpoint.own.filter(|_| checkpoint.agrees).map(|own| own.index);
     let index = Index::open(&**disk, &layout, id, options, history, progress)?;

@@ -26,12 +26,12 @@ pub(super) type FoundQueues = HashMap<(Arc<[u8]>, u32), FoundFiles>;
 #[derive(Default)]
 pub(super) struct FoundFiles {
     starts: Vec<u64>,
-    /// An empty file behind the last one: a crash while it was made.
-    empty_last: Option<u64>,
+    /// A file behind the last one that was not made to its end.
+    unmade_last: Option<u64>,
 }
 
 /// Lists all queue files and checks every size. Changes nothing.
-pub(super) fn list(disk: &dyn Disk, files: &QueueFiles) -> Result<FoundQueues, OpenError> {
+pub(super) fn list(disk: &dyn Disk, files: &QueueFiles, clean: bool) -> Result<FoundQueues, OpenError> {
     let mut found = FoundQueues::new();
     for topic in disk.list(&files.root).map_err(OpenError::io(&files.root))?.iter().filter(|item| item.is_dir) {
         if !is_file_name(topic.name.as_bytes()) {
@@ -41,13 +41,19 @@ pub(super) fn list(disk: &dyn Disk, files: &QueueFiles) -> Result<FoundQueues, O
         let dir = files.root.join(&topic.name);
         for queue in disk.list(&dir).map_err(OpenError::io(&dir))?.iter().filter(|item| item.is_dir) {
             let Ok(id) = queue.name.parse::<u32>() else { continue };
-            found.insert((Arc::clone(&name), id), list_queue(disk, files, &name, id)?);
+            found.insert((Arc::clone(&name), id), list_queue(disk, files, &name, id, clean)?);
         }
     }
     Ok(found)
 }
 
-fn list_queue(disk: &dyn Disk, files: &QueueFiles, topic: &[u8], id: u32) -> Result<FoundFiles, OpenError> {
+fn list_queue(
+    disk: &dyn Disk,
+    files: &QueueFiles,
+    topic: &[u8],
+    id: u32,
+    clean: bool,
+) -> Result<FoundFiles, OpenError> {
     let dir = files.queue_dir(topic, id);
     let mut items: Vec<(u64, u64)> = disk
         .list(&dir)
@@ -57,7 +63,8 @@ fn list_queue(disk: &dyn Disk, files: &QueueFiles, topic: &[u8], id: u32) -> Res
         .filter_map(|item| parse_offset_file_name(&item.name).map(|start| (start, item.len)))
         .collect();
     items.sort_unstable();
-    let empty_last = items.pop_if(|&mut (_, len)| len == 0).map(|(start, _)| start);
+    // A crash while the last file was made leaves it empty, or, when the power went, with a part of its length.
+    let unmade_last = items.pop_if(|&mut (_, len)| len == 0 || !clean && len < files.file_size).map(|(start, _)| start);
     let wrong = items.iter().find(|&&(start, len)| len != files.file_size || start % files.file_size != 0);
     if let Some(&(start, found)) = wrong {
         let path = dir.join(offset_file_name(start));
@@ -68,13 +75,13 @@ fn list_queue(disk: &dyn Disk, files: &QueueFiles, topic: &[u8], id: u32) -> Res
             setting: "mappedFileSizeConsumeQueue",
         });
     }
-    Ok(FoundFiles { starts: items.into_iter().map(|(start, _)| start).collect(), empty_last })
+    Ok(FoundFiles { starts: items.into_iter().map(|(start, _)| start).collect(), unmade_last })
 }
 
 impl Recovery<'_> {
     /// Restores what the queue table vouches for.
     pub(super) fn restore_saved(&mut self, saved: QueueTableFile, found: &FoundQueues) -> io::Result<()> {
-        self.remove_empty(found)?;
+        self.remove_unmade(found)?;
         let mut kept: HashMap<Arc<[u8]>, bool> = HashMap::new();
         let mut known: HashSet<(Arc<[u8]>, u32)> = HashSet::with_capacity(saved.rows.len());
         for row in saved.rows {
@@ -108,7 +115,7 @@ impl Recovery<'_> {
 
     /// Restores queues from what their files hold. Gives the highest end of a record that has an entry.
     pub(super) fn restore_from_files(&mut self, found: &FoundQueues) -> io::Result<u64> {
-        self.remove_empty(found)?;
+        self.remove_unmade(found)?;
         if self.log.bases().next().is_none() {
             // Java's rule: without a log no queue has anything to name.
             self.disk.remove_dir_all(&self.files.root)?;
@@ -170,9 +177,9 @@ impl Recovery<'_> {
         self.tombstones.end(name, self.id).map(|end| end.0)
     }
 
-    fn remove_empty(&self, found: &FoundQueues) -> io::Result<()> {
+    fn remove_unmade(&self, found: &FoundQueues) -> io::Result<()> {
         for ((topic, id), files) in found {
-            if let Some(start) = files.empty_last {
+            if let Some(start) = files.unmade_last {
                 self.disk.remove_file(&self.files.path(topic, *id, start))?;
                 self.disk.sync_dir(&self.files.queue_dir(topic, *id))?;
             }
