@@ -1,0 +1,4 @@
+//! `message::fuzz::names` under libFuzzer.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| message::fuzz::names(data));

@@ -1,0 +1,4 @@
+//! `remoting::fuzz::registration` under libFuzzer.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| remoting::fuzz::registration(data));
