@@ -35,6 +35,7 @@ mod walk;
 
 pub mod fuzz;
 pub mod fuzz_meta;
+pub mod fuzz_meta;
 pub mod verify;
 
 #[cfg(test)]

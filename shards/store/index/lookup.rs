@@ -20,6 +20,9 @@ const TASK_STEPS: u32 = 8_192;
 /// Items that a query reads at most. A chain that long is one key in each of a million messages.
 const QUERY_STEPS: u32 = 4 << 20;
 
+/// Most candidates of a query whose second is partly outside of the window.
+pub const MAX_UNSURE: usize = 512;
+
 /// What a query asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KeyLookup {
@@ -29,7 +32,8 @@ pub struct KeyLookup {
     pub begin_ms: i64,
     /// Last store time wanted, ms since 1970.
     pub end_ms: i64,
-    /// Most candidates wanted.
+    /// Most candidates wanted. Records that only perhaps lie in the window (a file knows whole seconds) do not count, but
+    /// there are never more of them than [`MAX_UNSURE`].
     pub limit: usize,
 }
 
@@ -63,6 +67,8 @@ pub(crate) struct Walk {
     at: Option<u32>,
     /// What was found, newest first.
     found: Vec<PhysicalOffset>,
+    /// How many of those only perhaps lie in the window.
+    unsure: usize,
     steps_left: u32,
 }
 
@@ -76,7 +82,7 @@ impl Walk {
         found: Vec<PhysicalOffset>,
     ) -> Self {
         let files = files.iter().filter(|file| query.meets(file)).cloned().collect();
-        Self { geometry, files, query, below, at: None, found, steps_left: QUERY_STEPS }
+        Self { geometry, files, query, below, at: None, found, unsure: 0, steps_left: QUERY_STEPS }
     }
 
     /// Walks over what is in memory: the result, or the walk itself for the background.
@@ -90,7 +96,7 @@ impl Walk {
     fn advance(&mut self, access: Access, steps: u32) -> io::Result<Ended> {
         let mut steps = steps;
         while let Some(file) = self.files.last().cloned() {
-            if self.found.len() >= self.query.limit || self.steps_left == 0 {
+            if self.found.len() - self.unsure >= self.query.limit || self.steps_left == 0 {
                 break;
             }
             let next = match self.at {
@@ -130,7 +136,11 @@ impl Walk {
         let in_window = last_ms >= self.query.begin_ms && first_ms <= self.query.end_ms;
         let is_new = item.offset <= self.below && self.found.last() != Some(&item.offset);
         if item.hash == self.query.hash && in_window && is_new {
-            self.found.push(item.offset);
+            let sure = first_ms >= self.query.begin_ms && last_ms <= self.query.end_ms;
+            if sure || self.unsure < MAX_UNSURE {
+                self.found.push(item.offset);
+                self.unsure += usize::from(!sure);
+            }
         }
         if last_ms < self.query.begin_ms || item.previous >= number { 0 } else { item.previous }
     }

@@ -8,6 +8,7 @@
 //! look at the records that it finds: the caller checks topic, key, time and visibility of each.
 
 mod file;
+pub(crate) mod fuzz;
 mod keys;
 mod lookup;
 mod merge;
@@ -36,7 +37,7 @@ use crate::options::StoreOptions;
 use crate::step::{ColdSource, Missing, ReadStep};
 
 pub use self::keys::{key_hash, record_keys, tag_hash};
-pub use self::lookup::KeyLookup;
+pub use self::lookup::{KeyLookup, MAX_UNSURE};
 
 /// Items after which a run is sealed: a merge passes through the whole slot table (20 MB), so it is worth 20 bytes an item.
 const RUN_ITEMS: usize = 1 << 20;
@@ -277,7 +278,7 @@ impl Index {
         self.enabled && (!self.sealed.is_empty() || next > self.indexed_to || self.in_flight.is_some())
     }
 
-    /// Starts of records that may have the key, newest first, each once, at most `limit` of them. The caller checks topic,
+    /// Starts of records that may have the key, newest first, each once: see [`KeyLookup::limit`]. The caller checks topic,
     /// key, store time and visibility of each. `Missing` carries [`ColdSource::Index`] and no range: its number goes to
     /// [`Index::lookup_job`].
     pub fn lookup(&mut self, query: KeyLookup) -> ReadStep<Vec<PhysicalOffset>> {
@@ -301,7 +302,7 @@ impl Index {
         // A run that is being merged, or was merged since, gives the same records again.
         found.sort_unstable_by(|a, b| b.cmp(a));
         found.dedup();
-        found.truncate(query.limit);
+        found.truncate(query.limit.saturating_add(MAX_UNSURE));
         ReadStep::Ready(found)
     }
 
