@@ -35,7 +35,6 @@ mod walk;
 
 pub mod fuzz;
 pub mod fuzz_meta;
-pub mod fuzz_meta;
 pub mod verify;
 
 #[cfg(test)]
