@@ -356,7 +356,9 @@ impl Running {
                 .is_ok_and(|event| event != Event::SaidGoodbye)
             {}
         }
+        tracing::debug!("name servers know");
         let drained = self.engine.stop();
+        tracing::debug!(drained, "cores have ended");
         self.control.join();
         let clean = self.clean.load(Ordering::Acquire) == self.cores;
         let Some(home) = self.home else { return Ok(()) };

@@ -432,3 +432,91 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
     };
     SocketAddr::new(ip, listen.port())
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    fn load(line: &[&str]) -> Result<Config> {
+        Config::load(Cli::try_parse_from(std::iter::once(&"ringmq").chain(line)).unwrap())
+    }
+
+    fn with_file(text: &str, line: &[&str]) -> Result<Config> {
+        let dir = tempfile::tempdir().unwrap();
+        let conf = dir.path().join("broker.conf");
+        std::fs::write(&conf, text).unwrap();
+        load(&[&["broker", "-c", conf.to_str().unwrap()], line].concat())
+    }
+
+    #[test]
+    fn defaults() {
+        let config = load(&[]).unwrap();
+        let (broker, namesrv) = (config.broker.unwrap(), config.namesrv.unwrap());
+        assert_eq!(
+            (broker.listen, broker.vip()),
+            ("127.0.0.1:10911".parse().unwrap(), "127.0.0.1:10909".parse().unwrap())
+        );
+        assert_eq!(namesrv.listen, "127.0.0.1:9876".parse().unwrap());
+        assert_eq!(broker.options.address, broker.listen);
+        assert_eq!(broker.options.name_servers, ["127.0.0.1:9876"]);
+        assert_eq!((broker.options.ha_address.port(), config.data.to_str()), (10_912, Some("./ringmq-data")));
+        assert_eq!(
+            broker.options.shown["messageDelayLevel"],
+            "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+        );
+        assert_eq!(broker.options.shown["brokerName"], broker.options.broker_name);
+        assert!(config.warnings.is_empty() && !config.cores.is_empty());
+        assert_eq!(broker.options.live, LiveSettings::default());
+    }
+
+    #[test]
+    fn a_flag_wins_over_set_and_that_over_the_file() {
+        let file = "listenPort=20911\nflushDiskType=SYNC_FLUSH\nfileReservedTime=48\nbrokerClusterName=C\nstorePathRootDir=/x\n";
+        let set = ["--set", "fileReservedTime=24", "--set", "brokerClusterName=D", "--listen", "127.0.0.1:30911"];
+        let config =
+            with_file(file, &[&set[..], &["--data", "/y", "--namesrv", "127.0.0.1:1;127.0.0.1:2"]].concat()).unwrap();
+        assert!(config.namesrv.is_none());
+        let broker = config.broker.unwrap();
+        assert_eq!((broker.listen.port(), broker.store.flush), (30_911, FlushMode::Sync));
+        assert_eq!((broker.store.file_reserved_time_h, broker.options.live.file_reserved_hours), (24, 24));
+        assert_eq!((broker.options.cluster_name.as_str(), config.data.to_str()), ("D", Some("/y")));
+        assert_eq!(broker.options.name_servers, ["127.0.0.1:1", "127.0.0.1:2"]);
+        assert_eq!(broker.options.shown["listenPort"], "30911");
+        assert_eq!(with_file(file, &[]).unwrap().data.to_str(), Some("/x"));
+    }
+
+    #[test]
+    fn what_is_not_there_is_named() {
+        let config = with_file("namesrvAddr=a:1\nenablePropertyFilter=true\nunheardOf=1\n", &[]).unwrap();
+        let warnings = config.warnings.join("\n");
+        assert!(warnings.contains("broker.conf:3: unknown setting unheardOf"), "{warnings}");
+        assert!(warnings.contains("enablePropertyFilter=true has no effect yet"), "{warnings}");
+        let lost = with_file("brokerIP1=10.1.2.3\n", &[]).unwrap().warnings.join("\n");
+        assert!(lost.contains("listens on 127.0.0.1 only") && lost.contains("no name server"), "{lost}");
+    }
+
+    #[test]
+    fn other_name_servers_take_the_place_of_the_one_inside() {
+        let config = load(&["--namesrv", "127.0.0.1:1"]).unwrap();
+        assert!(config.namesrv.is_none() && config.broker.is_some());
+        assert!(load(&["--namesrv", "127.0.0.1:1", "--namesrv-listen", "127.0.0.1:2"]).is_err());
+        assert!(load(&["--namesrv", "127.0.0.1"]).is_err());
+        let alone = load(&["namesrv", "--set", "orderMessageEnable=true", "--set", "listenPort=1234"]).unwrap();
+        assert!(alone.broker.is_none());
+        let namesrv = alone.namesrv.unwrap();
+        assert!(namesrv.config.order_message_enable && namesrv.listen.port() == 1_234);
+        assert!(load(&["namesrv", "--set", "flushDiskType=SYNC_FLUSH"]).is_err());
+        assert!(load(&["broker", "--set", "orderMessageEnable=true"]).is_err());
+        assert!(load(&["--set", "orderMessageEnable=true"]).unwrap().namesrv.unwrap().config.order_message_enable);
+    }
+
+    #[test]
+    fn beyond_loopback_an_address_is_told_that_clients_can_reach() {
+        let open = load(&["--listen", "0.0.0.0:10911", "--namesrv-listen", "0.0.0.0:9876"]).unwrap();
+        let broker = open.broker.unwrap();
+        assert!(broker.listen.ip().is_unspecified() && !broker.options.ip().is_unspecified());
+        assert_eq!(broker.options.name_servers, ["127.0.0.1:9876"]);
+    }
+}
