@@ -244,12 +244,13 @@ impl<S: Service> Core<S> {
     }
 
     fn ask_whether_done(&mut self) {
-        if self.stopping_us.is_none() {
-            return;
-        }
+        let Some(since_us) = self.stopping_us else { return };
+        // A peer that does not read must not use up the time of the others.
+        let waits_for_sends = self.cx.now().mono_us.saturating_sub(since_us) < self.limits.close_flush_ms * 1000;
         let idle = self.background_jobs == 0
             && self.results.is_empty()
-            && self.connections.ring.owned_operations() == 0
+            && self.connections.ring.file_operations() == 0
+            && (self.connections.ring.sends() == 0 || !waits_for_sends)
             && self.mail.is_drained()
             && !self.mail.has_arrived();
         let done = self.service.stopping(&mut self.cx) == Drain::Done && idle && !self.asks_something();

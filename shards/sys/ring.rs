@@ -273,9 +273,14 @@ impl Ring {
         self.buffers_mut().recycle(lent);
     }
 
-    /// Sends, syncs and write-backs under way.
-    pub fn owned_operations(&self) -> usize {
-        self.sends.len() + self.files.len()
+    /// Sends under way.
+    pub fn sends(&self) -> usize {
+        self.sends.len()
+    }
+
+    /// Syncs and write-backs under way.
+    pub fn file_operations(&self) -> usize {
+        self.files.len()
     }
 
     fn received(&mut self, connection: u32, result: io::Result<u32>, armed: bool, flags: u32) -> Event {

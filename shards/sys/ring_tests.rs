@@ -110,7 +110,7 @@ fn a_send_gathers_bytes_and_slices_and_waits_for_the_reader() {
     let mut ring = ring();
     ring.send(3, server.as_raw_fd(), gather, 0).unwrap();
     ring.enter(None).unwrap();
-    assert_eq!((ring.reap(8), ring.owned_operations()), (0, 1), "more than the socket takes");
+    assert_eq!((ring.reap(8), ring.sends()), (0, 1), "more than the socket takes");
     let reading = std::thread::spawn(move || {
         let mut all = vec![0; expected.len()];
         client.read_exact(&mut all).unwrap();
@@ -118,7 +118,7 @@ fn a_send_gathers_bytes_and_slices_and_waits_for_the_reader() {
     });
     let Event::Sent { connection: 3, gather, from: 0, result } = wait(&mut ring) else { panic!("sent") };
     assert_eq!(result.unwrap(), gather.len());
-    assert_eq!(ring.owned_operations(), 0);
+    assert_eq!(ring.sends(), 0);
     reading.join().unwrap();
 }
 
@@ -254,7 +254,7 @@ fn a_ring_may_be_dropped_with_operations_under_way() {
     ring.send(1, server.as_raw_fd(), gather, 0).unwrap();
     ring.receive(2, client.as_raw_fd()).unwrap();
     ring.enter(None).unwrap();
-    assert_eq!(ring.owned_operations(), 1);
+    assert_eq!(ring.sends(), 1);
     drop(ring);
     drop((client, server));
 }

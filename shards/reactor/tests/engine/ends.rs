@@ -156,6 +156,15 @@ fn a_stop_waits_for_the_service_and_not_for_ever() {
     assert!(stopping.join().unwrap(), "drained");
     assert!(is_closed(&mut stream));
 
+    // A peer that does not read is not waited for longer than for any that is to be closed.
+    let running = run(1, Limits { close_flush_ms: 200, ..Limits::default() });
+    let mut stuck = running.connect();
+    stuck.write_all(&frame(BLOW_UP, &(30u32 << 20).to_be_bytes())).unwrap();
+    until("it is being sent", || running.counters().sends > 0);
+    let asked = Instant::now();
+    assert!(running.engine.stop());
+    assert!((200..5_000).contains(&asked.elapsed().as_millis()), "took {:?}", asked.elapsed());
+
     let running = run(1, Limits { stop_ms: 200, ..Limits::default() });
     running.seen.busy.store(true, SeqCst);
     assert!(!running.engine.stop(), "not drained");
