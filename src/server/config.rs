@@ -85,14 +85,14 @@ impl Config {
         };
         let mut raw = Raw::default();
         for (key, value) in read_file(file.as_deref())? {
-            raw.from_file(&key, &value, with_broker, file.as_deref(), &mut warnings)?;
+            raw.take_from_file(&key, &value, with_broker, file.as_deref(), &mut warnings)?;
         }
         for (key, value) in &flags.set {
-            raw.from_flag(key, value, with_namesrv, with_broker)?;
+            raw.take_from_flag(key, value, with_namesrv, with_broker)?;
         }
         if let Some(addresses) = &flags.namesrv {
             ensure!(with_broker, "--namesrv is for brokers");
-            raw.from_flag("namesrvAddr", addresses, false, true).context("--namesrv")?;
+            raw.take_from_flag("namesrvAddr", addresses, false, true).context("--namesrv")?;
         }
         let data = data_folder(&flags, &raw);
         let cores = cores(&flags)?;
@@ -125,7 +125,7 @@ struct Raw {
 }
 
 impl Raw {
-    fn from_file(
+    fn take_from_file(
         &mut self,
         key: &Keyed,
         value: &str,
@@ -150,7 +150,7 @@ impl Raw {
         }
     }
 
-    fn from_flag(&mut self, key: &str, value: &str, of_namesrv: bool, of_broker: bool) -> Result<()> {
+    fn take_from_flag(&mut self, key: &str, value: &str, of_namesrv: bool, of_broker: bool) -> Result<()> {
         let setting = if of_broker { settings::find(key) } else { None };
         if let Some(setting) = setting {
             self.broker.insert(setting.key, setting.check(value)?);
