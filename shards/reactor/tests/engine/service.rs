@@ -205,7 +205,7 @@ impl Running {
     }
 
     pub fn counters(&self) -> Counters {
-        self.seen.counters.lock().unwrap()[0].clone()
+        self.seen.counters.lock().unwrap().first().cloned().unwrap_or_default()
     }
 }
 
