@@ -22,6 +22,7 @@ const UPDATE_CONSUMER_OFFSET: i32 = 15;
 const UPDATE_AND_CREATE_TOPIC: i32 = 17;
 const GET_BROKER_RUNTIME_INFO: i32 = 28;
 const MAX_OFFSET: i32 = 30;
+const UPDATE_AND_CREATE_GROUP: i32 = 200;
 /// The shard is in the bits of a physical offset from here on.
 const SHARD_BITS: u32 = 55;
 /// The pull's subscription is in its header.
@@ -83,7 +84,7 @@ impl Connection {
     pub fn request(&mut self, code: i32, fields: Value, body: &[u8]) -> Result<Answer> {
         let opaque = self.queue_request(code, fields, body);
         self.flush()?;
-        let answer = self.receive()?;
+        let answer = self.receive().with_context(|| format!("waiting for the answer to request {code}"))?;
         ensure!(answer.opaque == i64::from(opaque), "an answer to another request: {answer:?}");
         Ok(answer)
     }
@@ -154,6 +155,13 @@ impl Connection {
             "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
         });
         self.request(UPDATE_AND_CREATE_TOPIC, fields, &[])?.ok().context("creating a topic")?;
+        Ok(())
+    }
+
+    /// Creates a consumer group with the default settings.
+    pub fn create_group(&mut self, group: &str) -> Result<()> {
+        let body = json!({"groupName": group}).to_string();
+        self.request(UPDATE_AND_CREATE_GROUP, json!({}), body.as_bytes())?.ok().context("creating a group")?;
         Ok(())
     }
 
