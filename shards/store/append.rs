@@ -108,6 +108,7 @@ impl Shard {
         for key in self.staged_keys.drain(..) {
             self.index.put(key.hash, key.offset, key.store_ms);
         }
+        self.earliest_ms = self.earliest_ms.or(Some(self.last_store_ms));
         self.dispatch_staged();
         self.start_syncs(now);
         self.start_write_back();

@@ -18,6 +18,8 @@ use crate::index::IndexProgress;
 
 /// Bytes of the file.
 pub(crate) const CHECKPOINT_BYTES: usize = 4096;
+/// Where the store time of the last record in a flushed queue stands.
+pub(crate) const QUEUES_TIME_AT: u64 = 8;
 const AREA_AT: usize = 2048;
 const MAGIC: &[u8; 8] = b"RMQCKPT\n";
 const VERSION: u32 = 1;

@@ -68,6 +68,9 @@ pub(crate) fn recovered(
     }
     let slot = table.find_or_make(record.topic(), queue_id);
     let next = table.get(slot).next;
+    if trust == Trust::Files && offset < table.get(slot).first {
+        return Dispatched::Gap(slot);
+    }
     if offset < next || table.get(slot).lost && trust != Trust::WholeLog {
         return Dispatched::Known;
     }

@@ -107,15 +107,7 @@ mod tests {
     #[test]
     fn decoders_survive_anything() {
         let count = executions();
-        let row = QueueRow {
-            topic: b"t"[..].into(),
-            id: 0,
-            first: 0,
-            min: 0,
-            max: 9,
-            last_end: 99,
-            last_store_ms: 9,
-        };
+        let row = QueueRow { topic: b"t"[..].into(), id: 0, first: 0, min: 0, max: 9, last_end: 99, last_store_ms: 9 };
         let table = QueueTableFile { vouched: 9, last_store_ms: 9, rows: vec![row] }.encode();
         let mut entry = Vec::new();
         Entry { offset: 9, size: 99, tag: -1 }.encode(&mut entry);

@@ -30,6 +30,7 @@ mod pull;
 mod checkpoint;
 mod queue_table;
 mod recovery;
+mod retention;
 mod upkeep;
 mod walk;
 

@@ -59,6 +59,8 @@ pub struct Shard {
     pub(crate) opened_at: u64,
     /// Store time of the last record; never falls.
     pub(crate) last_store_ms: i64,
+    /// Store time of the first record.
+    pub(crate) earliest_ms: Option<i64>,
     /// Write-back was started for everything below.
     pub(crate) written_back: u64,
     /// Why no append is taken.
@@ -79,6 +81,7 @@ pub(crate) enum Pending {
     Reserve,
     QueueBatch,
     Pass,
+    Expire,
     Index,
 }
 
@@ -120,6 +123,7 @@ impl Shard {
             visible_now: Vec::new(),
             opened_at: end,
             last_store_ms: found.last_store_ms,
+            earliest_ms: found.earliest_ms,
             written_back: end,
             read_only: None,
             damaged_records: 0,
@@ -131,7 +135,10 @@ impl Shard {
             options,
         };
         shard.disk.create_dir_all(&shard.layout.dir).map_err(OpenError::io(shard.layout.dir.clone()))?;
-        shard.write_checkpoint_file().map_err(OpenError::io(shard.layout.checkpoint.clone()))?;
+        // What recovery made again, nothing vouches for yet.
+        let vouched = found.report.trusted && found.report.rebuilt_queues == 0;
+        let outcome = if vouched { shard.write_checkpoint_file() } else { shard.vouch_now() };
+        outcome.map_err(OpenError::io(shard.layout.checkpoint.clone()))?;
         Ok((shard, found.report))
     }
 
@@ -202,6 +209,7 @@ impl Shard {
             },
             Pending::QueueBatch => self.queue_batch_done(now, result),
             Pending::Pass => self.pass_done(now, result),
+            Pending::Expire => self.expired(result),
             Pending::Index => self.index.job_done(now, result),
         }
         Completion::Nothing
@@ -279,7 +287,7 @@ impl Shard {
             dirty_bytes: self.log.written() - self.flush.durable(),
             queues: self.table.len() as u32,
             unwritten_entries: self.table.unwritten(),
-            earliest_store_timestamp_ms: -1,
+            earliest_store_timestamp_ms: self.earliest_ms.unwrap_or(-1),
             last_store_timestamp_ms: self.last_store_ms,
             read_only: self.read_only.clone(),
             damaged_records: self.damaged_records,

@@ -147,6 +147,7 @@ impl Shard {
         self.index_work(now);
         self.pass_step(now);
         self.start_batch(now);
+        self.bound_unwritten(now);
         if now.mono_us.saturating_sub(self.upkeep.last_checkpoint_us) >= limits::CHECKPOINT_INTERVAL_US {
             self.upkeep.last_checkpoint_us = now.mono_us;
             if let Err(error) = self.write_checkpoint_if_changed() {
@@ -183,16 +184,24 @@ impl Shard {
         let mut removals = std::mem::take(&mut self.upkeep.removals);
         self.requeue_batch();
         write_now(&*self.disk, &mut self.table, &self.queue_files, &mut removals)?;
-        let (items, _) = self.take_sync_items();
+        self.index.close(&*self.disk, now, PhysicalOffset(written))?;
+        self.vouch_now()
+    }
+
+    /// Makes what the queues have in their files durable and vouches for it, here and now. The log is durable.
+    pub(crate) fn vouch_now(&mut self) -> io::Result<()> {
+        let (items, queues) = self.take_sync_items();
         for item in &items {
             sync_queue(&*self.disk, &self.queue_files, item)?;
         }
-        let bytes = self.queue_table_now().encode();
-        replace_file(&*self.disk, &self.layout, &bytes)?;
-        self.upkeep.vouched = written;
-        self.upkeep.vouched_ms = self.last_store_ms;
-        self.index.close(&*self.disk, now, PhysicalOffset(written))?;
-        self.upkeep.fields.index_ms = self.index.index_timestamp_ms();
+        for (slot, _, to) in queues {
+            self.table.get_mut(slot).synced = to;
+        }
+        let table = self.queue_table_now();
+        replace_file(&*self.disk, &self.layout, &table.encode())?;
+        self.upkeep.vouched = table.vouched;
+        self.upkeep.vouched_ms = table.last_store_ms;
+        self.upkeep.fields.index_ms = self.index.index_timestamp_ms().min(table.last_store_ms);
         self.write_checkpoint_file()?;
         let checkpoint = self.disk.open(&self.layout.checkpoint, OpenMode::ReadWrite)?;
         checkpoint.sync_data()?;
@@ -313,6 +322,18 @@ impl Shard {
         let batch = WriteBatch::collect(&mut self.table, &self.queue_files, cache, removals, BATCH_BYTES);
         self.upkeep.batch = batch.queues().collect();
         self.background(JobClass::Upkeep, Box::new(batch), Pending::QueueBatch);
+    }
+
+    /// Keeps the memory of unwritten entries bounded when the background does not come: writes them here.
+    fn bound_unwritten(&mut self, now: Now) {
+        if self.table.unwritten() < limits::UNWRITTEN_ENTRIES as u64 || now.mono_us < self.upkeep.retry_at_us {
+            return;
+        }
+        // What is in the batch in flight is written twice, which changes nothing.
+        if let Err(error) = write_now(&*self.disk, &mut self.table, &self.queue_files, &mut Vec::new()) {
+            self.upkeep.retry_at_us = now.mono_us + RETRY_AFTER_US;
+            self.set_read_only(&format!("consume queues cannot be written: {error}"));
+        }
     }
 
     /// Puts the queues of a batch that is not known to be written back into the list.

@@ -198,6 +198,16 @@ impl QueueTable {
         queue.min = min;
     }
 
+    /// Nothing that a queue has in its files is known to be durable.
+    pub(crate) fn doubt(&mut self, slot: Slot) {
+        let queue = &mut self.queues[slot.0 as usize];
+        queue.synced = queue.first;
+        if !queue.in_unsynced {
+            queue.in_unsynced = true;
+            self.unsynced.push((slot, queue.uid));
+        }
+    }
+
     /// Makes a queue empty again, at offset 0.
     pub(crate) fn reset(&mut self, slot: Slot) {
         let queue = &mut self.queues[slot.0 as usize];

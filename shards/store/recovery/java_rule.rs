@@ -27,7 +27,7 @@ impl Recovery<'_> {
     }
 
     /// Store time of the record at the start of a file; `None` when there is no good one.
-    fn first_stored_ms(&mut self, base: u64) -> io::Result<Option<i64>> {
+    pub(super) fn first_stored_ms(&mut self, base: u64) -> io::Result<Option<i64>> {
         let Some((file, position)) = self.log.locate(base)? else { return Ok(None) };
         let mut bytes = vec![0; 4096.max(MIN_RECORD_BYTES)];
         let read = file.read_at(&mut bytes, position)?;

@@ -9,7 +9,7 @@
 mod java_rule;
 mod queues;
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use message::record::RecordView;
 use reactor::Now;
 use sys::disk::{Disk, DiskFile, OpenMode};
 
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, QUEUES_TIME_AT};
 use crate::commit_log::{self, CommitLog};
 use crate::consume_queue::{QueueFiles, QueueTable, Slot, write_now};
 use crate::dispatch::{self, Dispatched, Trust};
@@ -44,6 +44,7 @@ pub(crate) struct Recovered {
     pub(crate) checkpoint: Checkpoint,
     pub(crate) vouched: u64,
     pub(crate) last_store_ms: i64,
+    pub(crate) earliest_ms: Option<i64>,
     pub(crate) report: RecoveryReport,
 }
 
@@ -114,11 +115,12 @@ pub(crate) fn recover(
         last_store_ms: checkpoint.java.log_ms.clamp(0, now.wall_ms.max(0)),
         layout,
     };
-    let layout = recovery.layout.clone();
-    let vouched =
-        recovery.run(&checkpoint, saved, found).map_err(|error| OpenError::Io { path: layout.dir.clone(), error })?;
+    let dir = recovery.layout.dir.clone();
+    let outcome = recovery.run(&checkpoint, saved, found);
+    let vouched = outcome.map_err(OpenError::io(&dir))?;
+    let earliest_ms = recovery.first_stored_ms(recovery.log.start()).map_err(OpenError::io(&dir))?;
     let Recovery { log, table, index, report, last_store_ms, .. } = recovery;
-    Ok(Recovered { log, table, index, checkpoint, vouched, last_store_ms, report })
+    Ok(Recovered { log, table, index, checkpoint, vouched, last_store_ms, earliest_ms, report })
 }
 
 impl Recovery<'_> {
@@ -138,14 +140,23 @@ impl Recovery<'_> {
                 vouched
             }
             None => {
+                self.revoke()?;
                 let last_end = self.restore_from_files(&found)?;
                 self.java_start(checkpoint, last_end)?
             }
         };
+        // Where the whole log is read anyway, nothing in the queues' files is needed but where each queue goes on.
+        let known_ends = if !trusted && start == self.log.start() { self.forget_files()? } else { Vec::new() };
         let walked = self.walk(start, trusted)?;
         self.finish_log(start, walked, trusted)?;
         if !trusted {
             self.cut_queues(walked.end)?;
+        }
+        for (topic, id, max) in known_ends {
+            let slot = self.table.find_or_make(&topic, id);
+            if self.table.get(slot).next == 0 {
+                self.table.start_at(slot, max);
+            }
         }
         self.rebuild_lost()?;
         self.write_queues()?;
@@ -217,6 +228,7 @@ impl Recovery<'_> {
         if self.lost.is_empty() {
             return Ok(());
         }
+        self.revoke()?;
         self.report.rebuilt_queues = self.lost.len() as u32;
         for &(slot, _) in &self.lost {
             let id = self.table.get(slot).id;
@@ -240,6 +252,22 @@ impl Recovery<'_> {
             if self.table.get(slot).next == 0 {
                 self.table.start_at(slot, go_on_at);
             }
+        }
+        Ok(())
+    }
+
+    /// Takes back every statement about the queues' files, durably, before any of them is made again: a crash in between
+    /// must not leave a statement about files that are no longer those that it was made for.
+    fn revoke(&mut self) -> io::Result<()> {
+        let table = self.layout.dir.join(QUEUE_TABLE_FILE);
+        if self.disk.metadata(&table)?.is_some() {
+            self.disk.remove_file(&table)?;
+            self.disk.sync_dir(&self.layout.dir)?;
+        }
+        if self.disk.metadata(&self.layout.checkpoint)?.is_some() {
+            let file = self.disk.open(&self.layout.checkpoint, OpenMode::ReadWrite)?;
+            file.write_at(&[IoSlice::new(&[0; 8])], QUEUES_TIME_AT)?;
+            file.sync_data()?;
         }
         Ok(())
     }

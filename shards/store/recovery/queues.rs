@@ -11,7 +11,7 @@ use hashbrown::{HashMap, HashSet};
 use sys::disk::{Disk, DiskFile, OpenMode};
 
 use super::Recovery;
-use crate::consume_queue::{ENTRY_BYTES, Entry, QueueFiles, Slot, is_file_name};
+use crate::consume_queue::{ENTRY_BYTES, Entry, QueueFiles, QueueTable, Slot, is_file_name};
 use crate::error::OpenError;
 use crate::layout::{offset_file_name, parse_offset_file_name};
 use crate::queue_table::{QueueRow, QueueTableFile};
@@ -26,8 +26,8 @@ pub(super) type FoundQueues = HashMap<(Arc<[u8]>, u32), FoundFiles>;
 #[derive(Default)]
 pub(super) struct FoundFiles {
     starts: Vec<u64>,
-    /// A file behind the last one that was not made to its end.
-    unmade_last: Option<u64>,
+    /// Files that were not made to their end.
+    unmade: Vec<u64>,
 }
 
 /// Lists all queue files and checks every size. Changes nothing.
@@ -63,8 +63,11 @@ fn list_queue(
         .filter_map(|item| parse_offset_file_name(&item.name).map(|start| (start, item.len)))
         .collect();
     items.sort_unstable();
-    // A crash while the last file was made leaves it empty, or, when the power went, with a part of its length.
-    let unmade_last = items.pop_if(|&mut (_, len)| len == 0 || !clean && len < files.file_size).map(|(start, _)| start);
+    // A crash while a file was made leaves it empty, or, when the power went, with a part of its length.
+    let mut unmade: Vec<u64> = items.pop_if(|&mut (_, len)| len == 0).map(|(start, _)| start).into_iter().collect();
+    if !clean {
+        unmade.extend(items.extract_if(.., |&mut (_, len)| len < files.file_size).map(|(start, _)| start));
+    }
     let wrong = items.iter().find(|&&(start, len)| len != files.file_size || start % files.file_size != 0);
     if let Some(&(start, found)) = wrong {
         let path = dir.join(offset_file_name(start));
@@ -75,7 +78,7 @@ fn list_queue(
             setting: "mappedFileSizeConsumeQueue",
         });
     }
-    Ok(FoundFiles { starts: items.into_iter().map(|(start, _)| start).collect(), unmade_last })
+    Ok(FoundFiles { starts: items.into_iter().map(|(start, _)| start).collect(), unmade })
 }
 
 impl Recovery<'_> {
@@ -133,9 +136,19 @@ impl Recovery<'_> {
             let min = self.first_in_log(topic, *id, from, max)?;
             self.table.restore(slot, from, min, max);
             self.table.get_mut(slot).last_end = last_end;
+            self.table.doubt(slot);
             highest = highest.max(last_end);
         }
         Ok(highest)
+    }
+
+    /// Removes all queue files; gives the queues and where they end.
+    pub(super) fn forget_files(&mut self) -> io::Result<Vec<(Arc<[u8]>, u32, u64)>> {
+        self.disk.remove_dir_all(&self.files.root)?;
+        self.lost.clear();
+        let table = std::mem::replace(&mut self.table, QueueTable::new());
+        let queue = |slot| (Arc::clone(table.topic_of(slot)), table.get(slot).id, table.get(slot).next);
+        Ok(table.slots().map(queue).filter(|&(.., end)| end > 0).collect())
     }
 
     /// Cuts entries that point behind the end of the log.
@@ -162,6 +175,7 @@ impl Recovery<'_> {
             self.table.reset(slot);
             self.table.restore(slot, first, min, max);
             self.table.get_mut(slot).last_end = last_end;
+            self.table.doubt(slot);
             self.clear_behind(&topic, id, max)?;
         }
         Ok(())
@@ -179,8 +193,10 @@ impl Recovery<'_> {
 
     fn remove_unmade(&self, found: &FoundQueues) -> io::Result<()> {
         for ((topic, id), files) in found {
-            if let Some(start) = files.unmade_last {
+            for &start in &files.unmade {
                 self.disk.remove_file(&self.files.path(topic, *id, start))?;
+            }
+            if !files.unmade.is_empty() {
                 self.disk.sync_dir(&self.files.queue_dir(topic, *id))?;
             }
         }

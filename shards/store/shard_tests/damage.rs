@@ -6,9 +6,9 @@ use message::QueueOffset;
 use sys::disk::{Disk, OpenMode};
 
 use super::rig::{ROOT, Rig, SEGMENT};
+use crate::OpenError;
 use crate::options::FlushMode;
 use crate::types::{GetStatus, IndexKind, PullLimits};
-use crate::OpenError;
 
 /// A rig with messages in two topics of two queues, several queue files and segments.
 fn filled() -> Rig {
@@ -123,7 +123,9 @@ fn garbage_behind_the_end_is_cut_once() {
 #[test]
 fn a_damaged_record_is_left_out_and_all_others_stay() {
     // In the body, in the head, over two records; after a kill and after an orderly end.
-    for (clean, skip, len) in [(false, 0, 10), (false, -100, 10), (false, -200, 300), (true, 0, 10), (true, -100, 10)] {
+    for (clean, skip, len) in
+        [(false, 0, 10), (false, -88, 10), (false, -60, 10), (false, -200, 300), (true, 0, 10), (true, -88, 10)]
+    {
         let mut rig = filled();
         rig.pass_ms(2000);
         rig.turn();
@@ -229,15 +231,31 @@ fn a_mark_of_an_unclean_end_beside_a_clean_store_costs_nothing() {
 }
 
 #[test]
-fn pulls_pass_over_what_is_gone() {
+fn the_oldest_file_goes_and_queues_follow() {
     let mut rig = filled();
-    assert!(rig.shard().log.remove_oldest().is_some(), "there is an old segment");
+    rig.pass_ms(40_000);
+    for _ in 0..4 {
+        rig.pass_ms(1000);
+        rig.turn();
+    }
+    rig.hold = true;
+    assert!(rig.shard().expire_oldest());
+    // Before the background has come: a pull passes over what is gone.
     let pulled = rig.read(|shard| shard.pull(b"one", 0, QueueOffset(0), PullLimits::count(32), &mut |_| true));
     assert_eq!((pulled.status, pulled.count), (GetStatus::Found, 32));
-    assert!(pulled.next_begin.0 > 60, "the first ones are gone: {pulled:?}");
-    while rig.shard().log.remove_oldest().is_some() {}
-    let pulled = rig.read(|shard| shard.pull(b"one", 0, QueueOffset(0), PullLimits::count(32), &mut |tag| tag == 0));
-    assert_eq!((pulled.status, pulled.count), (GetStatus::NoMatchedMessage, 0), "all filtered");
+    let first = pulled.next_begin.0 - 32;
+    assert!(first > 10, "the first ones are gone");
+    rig.hold = false;
+    rig.run_commands();
+    assert_eq!(rig.shard().bounds(b"one", 0).unwrap().min.0, first);
     let pulled = rig.read(|shard| shard.pull(b"one", 0, QueueOffset(0), PullLimits::count(32), &mut |_| true));
-    assert!(matches!(pulled.status, GetStatus::MessageWasRemoving | GetStatus::Found), "{pulled:?}");
+    assert_eq!((pulled.status, pulled.next_begin.0), (GetStatus::OffsetTooSmall, first));
+    while rig.shard().expire_oldest() {}
+    rig.run_commands();
+    rig.adopt();
+    for clean in [true, false] {
+        end(&mut rig, clean);
+        rig.open();
+        rig.check_model(false);
+    }
 }

@@ -79,8 +79,7 @@ fn pull_statuses_are_those_of_java() {
         rig.send("t", 0, &[&[at]]);
     }
     let mut ask = |queue: u32, from: u64| {
-        let pulled =
-            rig.read(|shard| shard.pull(b"t", queue, QueueOffset(from), PullLimits::count(32), &mut |_| true));
+        let pulled = rig.read(|shard| shard.pull(b"t", queue, QueueOffset(from), PullLimits::count(32), &mut |_| true));
         (pulled.status, pulled.next_begin.0, pulled.count)
     };
     assert_eq!(ask(0, 0), (GetStatus::Found, 10, 10));
@@ -89,8 +88,7 @@ fn pull_statuses_are_those_of_java() {
     assert_eq!(ask(0, 11), (GetStatus::OffsetOverflowBadly, 10, 0));
     assert_eq!(ask(0, u64::MAX), (GetStatus::OffsetOverflowBadly, 10, 0));
     assert_eq!(ask(1, 5), (GetStatus::NoMatchedLogicQueue, 0, 0));
-    let none =
-        rig.read(|shard| shard.pull(b"t", 0, QueueOffset(3), PullLimits::count(32), &mut |tag| tag == 12));
+    let none = rig.read(|shard| shard.pull(b"t", 0, QueueOffset(3), PullLimits::count(32), &mut |tag| tag == 12));
     assert_eq!((none.status, none.next_begin.0), (GetStatus::NoMatchedMessage, 10));
 }
 
@@ -104,11 +102,17 @@ fn pulls_keep_their_limits() {
     for _ in 0..40 {
         rig.send("big", 0, &[&body]);
     }
-    for (asked, expected) in [(1, 1), (2, 2), (31, 31), (32, 32), (100, 32), (0, 1), (-1, 1), (i32::MIN, 1), (i32::MAX, 32)] {
+    for (asked, expected) in
+        [(1, 1), (2, 2), (31, 31), (32, 32), (100, 32), (0, 1), (-1, 1), (i32::MIN, 1), (i32::MAX, 32)]
+    {
         for from in [0, 50] {
             let pulled =
                 rig.read(|shard| shard.pull(b"t", 0, QueueOffset(from), PullLimits::count(asked), &mut |_| true));
-            assert_eq!((pulled.count, pulled.next_begin.0), (expected, from + u64::from(expected)), "{asked} at {from}");
+            assert_eq!(
+                (pulled.count, pulled.next_begin.0),
+                (expected, from + u64::from(expected)),
+                "{asked} at {from}"
+            );
         }
     }
     let pulled = rig.read(|shard| shard.pull(b"big", 0, QueueOffset(0), PullLimits::count(32), &mut |_| true));
@@ -141,9 +145,15 @@ fn searches_by_time() {
     let t = 1_700_000_000_000;
     for residency in [Residency::All, Residency::Nothing] {
         rig.disk.set_residency(residency);
-        for (when, lower, upper) in
-            [(t - 30, 0, 0), (t, 0, 0), (t + 30, 1, 0), (t + 60, 1, 3), (t + 90, 4, 3), (t + 120, 4, 4), (t + 150, 5, 4)]
-        {
+        for (when, lower, upper) in [
+            (t - 30, 0, 0),
+            (t, 0, 0),
+            (t + 30, 1, 0),
+            (t + 60, 1, 3),
+            (t + 90, 4, 3),
+            (t + 120, 4, 4),
+            (t + 150, 5, 4),
+        ] {
             let mut ask = |boundary| rig.read(|shard| shard.offset_by_time(b"t", 0, when, boundary)).0;
             assert_eq!((ask(Boundary::Lower), ask(Boundary::Upper)), (lower, upper), "at {}", when - t);
         }
@@ -234,13 +244,21 @@ fn a_deleted_topic_stays_deleted() {
             rig.send("gone", 0, &[&[at]]);
         }
         for _ in 0..3 {
-            if clean { rig.close() } else { rig.kill() }
+            if clean {
+                rig.close()
+            } else {
+                rig.kill()
+            }
             rig.open();
             assert_eq!(rig.shard().bounds(b"gone", 0).unwrap().max, QueueOffset(3));
             rig.check_model(false);
         }
         rig.delete("gone");
-        if clean { rig.close() } else { rig.kill() }
+        if clean {
+            rig.close()
+        } else {
+            rig.kill()
+        }
         rig.open();
         assert_eq!(rig.shard().bounds(b"gone", 0), None);
         rig.check_model(false);

@@ -4,4 +4,5 @@
 mod crash;
 mod damage;
 mod flow;
+mod java;
 mod rig;

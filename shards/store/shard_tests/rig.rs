@@ -51,7 +51,13 @@ pub(super) fn small_options(flush: FlushMode) -> StoreOptions {
 
 impl Rig {
     pub(super) fn new(flush: FlushMode, seed: u64) -> Self {
-        let mut rig = Self {
+        let mut rig = Self::unopened(flush, seed);
+        rig.open();
+        rig
+    }
+
+    pub(super) fn unopened(flush: FlushMode, seed: u64) -> Self {
+        Self {
             disk: SimulatedDisk::new(seed),
             options: small_options(flush),
             home: None,
@@ -61,9 +67,7 @@ impl Rig {
             waiting: Vec::new(),
             hold: false,
             held: Vec::new(),
-        };
-        rig.open();
-        rig
+        }
     }
 
     pub(super) fn try_open(&mut self) -> Result<RecoveryReport, OpenError> {
@@ -117,7 +121,13 @@ impl Rig {
     }
 
     /// Stages messages of one queue.
-    pub(super) fn stage(&mut self, topic: &str, queue: u32, bodies: &[&[u8]], text: &str) -> Result<Appended, AppendError> {
+    pub(super) fn stage(
+        &mut self,
+        topic: &str,
+        queue: u32,
+        bodies: &[&[u8]],
+        text: &str,
+    ) -> Result<Appended, AppendError> {
         let fields: Vec<_> = bodies.iter().map(|body| fields(topic, queue, body, text)).collect();
         let now = self.now;
         let appended = self.shard().append(now, &fields)?;
