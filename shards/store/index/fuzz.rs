@@ -29,7 +29,9 @@ pub fn file(data: &[u8]) {
     for hash in [0, 7, 170_041_853] {
         let query = KeyLookup { hash, begin_ms: i64::MIN, end_ms: i64::MAX, limit: 1000 };
         let below = PhysicalOffset(u64::MAX);
-        if let Ok(Ok(found)) = Walk::new(GEOMETRY, &[newest.clone()], query, below, Vec::new()).run_resident() {
+        if let Ok(Ok(found)) =
+            Walk::new(GEOMETRY, std::slice::from_ref(&newest), query, below, Vec::new()).run_resident()
+        {
             assert!(found.len() < GEOMETRY.items as usize);
         }
     }

@@ -101,13 +101,11 @@ impl Walk {
             }
             let next = match self.at {
                 None => {
-                    read::<SLOT_BYTES>(&file, self.geometry.slot_at(self.geometry.slot_of(self.query.hash)), access)?
-                        .map(|slot| u32::from_be_bytes(slot))
+                    let slot = self.geometry.slot_of(self.query.hash);
+                    read::<SLOT_BYTES>(&*file.file, self.geometry.slot_at(slot), access)?.map(u32::from_be_bytes)
                 }
-                Some(number) => match read::<ITEM_BYTES>(&file, self.geometry.item_at(number), access)? {
-                    Some(bytes) => Some(self.take(&file, number, &Item::decode(&bytes))),
-                    None => None,
-                },
+                Some(number) => read::<ITEM_BYTES>(&*file.file, self.geometry.item_at(number), access)?
+                    .map(|bytes| self.take(&file, number, &Item::decode(&bytes))),
             };
             let Some(next) = next else { return Ok(Ended::Unfinished) };
             // A slot above the count is that of a merge in flight: its items were all written before.
@@ -164,11 +162,7 @@ impl BackgroundTask for Walk {
 }
 
 /// Some bytes of the file; `None` if the device would have to be waited for. Bytes behind the end read as zeros.
-fn read<const N: usize>(file: &IndexFile, at: u64, access: Access) -> io::Result<Option<[u8; N]>> {
-    read_from(&*file.file, at, access)
-}
-
-fn read_from<const N: usize>(file: &dyn DiskFile, at: u64, access: Access) -> io::Result<Option<[u8; N]>> {
+fn read<const N: usize>(file: &dyn DiskFile, at: u64, access: Access) -> io::Result<Option<[u8; N]>> {
     let mut bytes = [0; N];
     let mut filled = 0;
     while filled < N {
