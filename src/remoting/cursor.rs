@@ -228,6 +228,10 @@ fn unescape_unicode<'a>(digits: &'a [u8], out: &mut Vec<u8>) -> &'a [u8] {
         return digits;
     };
     let rest = &digits[4..];
+    if unit < 0x80 {
+        out.push(unit as u8);
+        return rest;
+    }
     let low = rest.strip_prefix(b"\\u").and_then(hex4).filter(|low| (0xDC00..0xE000).contains(low));
     let (code, rest) = match low {
         Some(low) if (0xD800..0xDC00).contains(&unit) => {
@@ -241,14 +245,34 @@ fn unescape_unicode<'a>(digits: &'a [u8], out: &mut Vec<u8>) -> &'a [u8] {
 }
 
 fn hex4(digits: &[u8]) -> Option<u32> {
-    let digits = digits.first_chunk::<4>()?;
-    digits.iter().try_fold(0, |value, &digit| char::from(digit).to_digit(16).map(|digit| value << 4 | digit))
+    let digits = digits.first_chunk::<4>()?.map(|digit| HEX_VALUES[usize::from(digit)]);
+    let bad = digits.iter().any(|&value| value > 15);
+    let unit = digits.iter().fold(0, |unit, &value| unit << 4 | u32::from(value));
+    (!bad).then_some(unit)
 }
+
+/// The value of each hexadecimal digit; 255 for what is none.
+const HEX_VALUES: [u8; 256] = {
+    let mut values = [255; 256];
+    let mut value = 0;
+    while value < 16 {
+        values[b"0123456789abcdef"[value] as usize] = value as u8;
+        values[b"0123456789ABCDEF"[value] as usize] = value as u8;
+        value += 1;
+    }
+    values
+};
 
 /// Appends a text as a JSON string, escaped as fastjson does.
 pub(crate) fn write_text(out: &mut Vec<u8>, text: &[u8]) {
-    const HEX: &[u8; 16] = b"0123456789abcdef";
     out.push(b'"');
+    write_escaped(out, text);
+    out.push(b'"');
+}
+
+/// As [`write_text`], without the quotes.
+pub(crate) fn write_escaped(out: &mut Vec<u8>, text: &[u8]) {
+    const HEX: &[u8; 16] = b"0123456789abcdef";
     let mut from = 0;
     for (at, &byte) in text.iter().enumerate() {
         if byte >= b' ' && byte != b'"' && byte != b'\\' {
@@ -272,7 +296,6 @@ pub(crate) fn write_text(out: &mut Vec<u8>, text: &[u8]) {
         }
     }
     out.extend_from_slice(&text[from..]);
-    out.push(b'"');
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 
 use crate::codes::{ResponseCode, version};
 use crate::command::FLAG_RESPONSE;
-use crate::cursor::write_text;
+use crate::cursor::{write_escaped, write_text};
 use crate::frame::{self, SerializeType};
 use message::ids::OffsetIdPrefix;
 use message::{PhysicalOffset, QueueOffset};
@@ -56,26 +56,26 @@ pub struct PullReply<'a> {
 /// Appends the answer to a stored message.
 pub fn send(out: &mut Vec<u8>, form: SerializeType, opaque: i32, reply: &SendReply<'_>) {
     let mut frame = Writer::begin(out, form, reply.code.to_i32(), opaque, "");
-    frame.number("queueId", reply.queue_id.into());
+    frame.number(name!("queueId"), reply.queue_id.into());
     if let Some(id) = reply.transaction_id {
-        frame.text("transactionId", id);
+        frame.text(name!("transactionId"), id);
     }
-    frame.ids("msgId", reply.id_prefix, reply.offsets);
-    frame.plain("TRACE_ON", if reply.trace_on { b"true" } else { b"false" });
-    frame.text("MSG_REGION", reply.region);
-    frame.number("queueOffset", reply.queue_offset.to_i64());
+    frame.ids(name!("msgId"), reply.id_prefix, reply.offsets);
+    frame.plain(name!("TRACE_ON"), if reply.trace_on { b"true" } else { b"false" });
+    frame.text(name!("MSG_REGION"), reply.region);
+    frame.number(name!("queueOffset"), reply.queue_offset.to_i64());
     frame.finish(opaque, None, 0);
 }
 
 /// Appends the header of a pull's answer. Exactly `body_len` bytes of records must follow it on the connection.
 pub fn pull(out: &mut Vec<u8>, form: SerializeType, opaque: i32, reply: &PullReply<'_>, body_len: usize) {
     let mut frame = Writer::begin(out, form, reply.code.to_i32(), opaque, reply.remark);
-    frame.number("suggestWhichBrokerId", reply.suggest_which_broker_id);
-    frame.number("groupSysFlag", reply.group_sys_flag.into());
-    frame.number("nextBeginOffset", reply.next_begin_offset);
-    frame.number("maxOffset", reply.max_offset);
-    frame.number("minOffset", reply.min_offset);
-    frame.number("topicSysFlag", reply.topic_sys_flag.into());
+    frame.number(name!("suggestWhichBrokerId"), reply.suggest_which_broker_id);
+    frame.number(name!("groupSysFlag"), reply.group_sys_flag.into());
+    frame.number(name!("nextBeginOffset"), reply.next_begin_offset);
+    frame.number(name!("maxOffset"), reply.max_offset);
+    frame.number(name!("minOffset"), reply.min_offset);
+    frame.number(name!("topicSysFlag"), reply.topic_sys_flag.into());
     frame.finish(opaque, Some(reply.remark), body_len);
 }
 
@@ -84,6 +84,20 @@ pub fn error(out: &mut Vec<u8>, form: SerializeType, opaque: i32, code: Response
     let frame = Writer::begin_without_fields(out, form, code.to_i32(), opaque, remark);
     frame.finish(opaque, (!remark.is_empty()).then_some(remark), 0);
 }
+
+/// The name of a field in both forms.
+struct Name {
+    plain: &'static str,
+    /// The end of the value before, the name, the start of the value.
+    json: &'static str,
+}
+
+macro_rules! name {
+    ($name:literal) => {
+        &Name { plain: $name, json: concat!("\",\"", $name, "\":\"") }
+    };
+}
+use name;
 
 /// Writes one frame, field by field.
 struct Writer<'a> {
@@ -140,81 +154,72 @@ impl<'a> Writer<'a> {
         Self { out, start, form, fields: Block::None }
     }
 
-    /// The name of a field and what stands before its value; gives where a compact value's length stands.
-    fn name(&mut self, name: &str) -> usize {
+    /// What stands before a value; gives where a compact value's length stands.
+    #[inline]
+    fn name(&mut self, name: &Name) -> usize {
         match self.form {
             SerializeType::Json => {
-                self.out.extend_from_slice(if self.fields == Block::First { b"\"" } else { b",\"" });
+                // The piece begins with the end of the value before it, which the first field has not.
+                let piece = if self.fields == Block::First { &name.json[2..] } else { name.json };
                 self.fields = Block::Open;
-                self.out.extend_from_slice(name.as_bytes());
-                self.out.extend_from_slice(b"\":");
+                self.out.extend_from_slice(piece.as_bytes());
                 0
             }
             SerializeType::Compact => {
-                self.out.extend_from_slice(&(name.len() as u16).to_be_bytes());
-                self.out.extend_from_slice(name.as_bytes());
+                self.out.extend_from_slice(&(name.plain.len() as u16).to_be_bytes());
+                self.out.extend_from_slice(name.plain.as_bytes());
                 self.out.extend_from_slice(&[0; 4]);
                 self.out.len() - 4
             }
         }
     }
 
+    #[inline]
     fn value_ends(&mut self, length_at: usize) {
-        let length = (self.out.len() - length_at - 4) as u32;
-        self.out[length_at..length_at + 4].copy_from_slice(&length.to_be_bytes());
+        if self.form == SerializeType::Compact {
+            let length = (self.out.len() - length_at - 4) as u32;
+            self.out[length_at..length_at + 4].copy_from_slice(&length.to_be_bytes());
+        }
     }
 
     /// A value that needs no escapes.
-    fn plain(&mut self, name: &str, value: &[u8]) {
+    #[inline]
+    fn plain(&mut self, name: &Name, value: &[u8]) {
         let length_at = self.name(name);
-        match self.form {
-            SerializeType::Json => {
-                self.out.push(b'"');
-                self.out.extend_from_slice(value);
-                self.out.push(b'"');
-            }
-            SerializeType::Compact => {
-                self.out.extend_from_slice(value);
-                self.value_ends(length_at);
-            }
-        }
+        self.out.extend_from_slice(value);
+        self.value_ends(length_at);
     }
 
-    fn number(&mut self, name: &str, value: i64) {
+    fn number(&mut self, name: &Name, value: i64) {
         self.plain(name, itoa::Buffer::new().format(value).as_bytes());
     }
 
-    fn text(&mut self, name: &str, value: &[u8]) {
+    fn text(&mut self, name: &Name, value: &[u8]) {
+        let length_at = self.name(name);
         match self.form {
-            SerializeType::Json => {
-                self.name(name);
-                write_text(self.out, value);
-            }
-            SerializeType::Compact => self.plain(name, value),
+            SerializeType::Json => write_escaped(self.out, value),
+            SerializeType::Compact => self.out.extend_from_slice(value),
         }
+        self.value_ends(length_at);
     }
 
     /// Offset message ids, separated by commas.
-    fn ids(&mut self, name: &str, prefix: &OffsetIdPrefix, offsets: &[PhysicalOffset]) {
+    fn ids(&mut self, name: &Name, prefix: &OffsetIdPrefix, offsets: &[PhysicalOffset]) {
         let length_at = self.name(name);
-        let quote: &[u8] = if self.form == SerializeType::Json { b"\"" } else { b"" };
-        self.out.extend_from_slice(quote);
         for (at, offset) in offsets.iter().enumerate() {
             if at > 0 {
                 self.out.push(b',');
             }
             self.out.extend_from_slice(prefix.id(*offset).as_bytes());
         }
-        self.out.extend_from_slice(quote);
-        if self.form == SerializeType::Compact {
-            self.value_ends(length_at);
-        }
+        self.value_ends(length_at);
     }
 
     fn finish(self, opaque: i32, remark: Option<&str>, body_len: usize) {
         let out = self.out;
         match self.fields {
-            Block::First | Block::Open => out.push(b'}'),
+            Block::First => out.push(b'}'),
+            Block::Open => out.extend_from_slice(b"\"}"),
             Block::LengthAt(at) => {
                 let length = (out.len() - at - 4) as u32;
                 out[at..at + 4].copy_from_slice(&length.to_be_bytes());

@@ -16,6 +16,7 @@ pub(super) fn scan(bytes: &[u8], scanned: &mut ScannedHeader, slots: &mut Slots)
     const VERSION: u64 = word(*b"\"version");
     const LANGUAGE: u64 = word(*b"\"languag");
     const FIELDS: u64 = word(*b"\"extFiel");
+    const SERIALIZE: u64 = word(*b"\"seriali");
     let mut at = after(bytes, PREFIX_BYTES, b"{")?;
     let mut names = None;
     loop {
@@ -42,7 +43,11 @@ pub(super) fn scan(bytes: &[u8], scanned: &mut ScannedHeader, slots: &mut Slots)
                 None => after(bytes, value_at, b"null")?,
             };
         } else {
-            at = other_member(bytes, at)?;
+            let json = if name == SERIALIZE { after(bytes, at + 8, b"zeTypeCurrentRPC\":\"JSON\"") } else { None };
+            at = match json {
+                Some(next) => next,
+                None => other_member(bytes, at)?,
+            };
         }
         match bytes.get(at)? {
             b',' => at += 1,
@@ -85,13 +90,17 @@ fn fields(bytes: &[u8], mut at: usize, names: Names, slots: &mut Slots) -> Optio
 }
 
 /// A quoted text or a bare word, and what follows it.
-#[inline]
+#[inline(always)]
 fn value(bytes: &[u8], at: usize) -> Option<(Span, usize)> {
-    if bytes.get(at) == Some(&b'"') {
-        let start = at + 1;
-        let (end, escaped) = closing_quote(bytes, start)?;
-        return Some((Span { start: start as u32, len: (end - start) as u32, escaped }, end + 1));
+    if bytes.get(at) != Some(&b'"') {
+        return bare_value(bytes, at);
     }
+    let start = at + 1;
+    let (end, escaped) = closing_quote(bytes, start)?;
+    Some((Span { start: start as u32, len: (end - start) as u32, escaped }, end + 1))
+}
+
+fn bare_value(bytes: &[u8], at: usize) -> Option<(Span, usize)> {
     let len = bytes.get(at..)?.iter().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'-').count();
     let span = Span { start: at as u32, len: len as u32, escaped: false };
     // null and the rarer kinds of values are for the general rules.
@@ -132,7 +141,7 @@ fn plain_text(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
 }
 
 /// Where the text that starts at `at` has its closing quote, and whether backslashes come before it.
-#[inline]
+#[inline(always)]
 fn closing_quote(bytes: &[u8], mut at: usize) -> Option<(usize, bool)> {
     const QUOTES: u64 = ONES * b'"' as u64;
     const BACKSLASHES: u64 = ONES * b'\\' as u64;
@@ -177,26 +186,43 @@ fn int(bytes: &[u8], at: usize) -> Option<(i32, usize)> {
 /// The number that up to eight digits at the front of a word make, and how many they are.
 #[inline]
 fn leading_digits(text: u64) -> (u64, usize) {
-    let values = text ^ (ONES * u64::from(b'0'));
-    // Anything but 0 to 9 has its high bit set by one of the two.
-    let others = (values.wrapping_add(ONES * 0x76) | values) & HIGHS;
+    let (values, others) = digit_values(text);
     let len = if others == 0 { 8 } else { others.trailing_zeros() as usize / 8 };
     if len == 0 { (0, 0) } else { (eight_digits(values << (64 - 8 * len)), len) }
+}
+
+/// Bytes as values of digits, and the high bit of each byte that is no digit.
+#[inline]
+const fn digit_values(text: u64) -> (u64, u64) {
+    let values = text ^ (ONES * b'0' as u64);
+    (values, (values.wrapping_add(ONES * 0x76) | values) & HIGHS)
+}
+
+/// The number in the first `len` bytes (1 to 8) of a word, if all are digits.
+#[inline]
+fn exact_digits(text: u64, len: usize) -> Option<u64> {
+    let (values, others) = digit_values(text);
+    let unused = 64 - 8 * len as u32;
+    (others << unused == 0).then(|| eight_digits(values << unused))
 }
 
 /// A number of 1 to 16 plain digits; `None` for any other text.
 #[inline]
 pub(super) fn number(bytes: &[u8], start: usize, len: usize) -> Option<i64> {
-    let (value, digits) = leading_digits(load8(bytes, start));
-    if len <= 8 {
-        return (len > 0 && digits >= len).then(|| value / POWERS[digits - len]).map(|value| value as i64);
+    let text = load8(bytes, start);
+    match len {
+        1 => {
+            let digit = (text as u8).wrapping_sub(b'0');
+            (digit <= 9).then_some(digit.into())
+        }
+        2..=8 => exact_digits(text, len).map(|value| value as i64),
+        9..=16 => {
+            let high = exact_digits(text, 8)?;
+            let low = exact_digits(load8(bytes, start + 8), len - 8)?;
+            Some((high * POWERS[len - 8] + low) as i64)
+        }
+        _ => None,
     }
-    let (low, low_digits) = leading_digits(load8(bytes, start + 8));
-    let rest = len - 8;
-    if digits < 8 || rest > 8 || low_digits < rest {
-        return None;
-    }
-    Some((value * POWERS[rest] + low / POWERS[low_digits - rest]) as i64)
 }
 
 const POWERS: [u64; 9] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
