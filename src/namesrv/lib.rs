@@ -5,9 +5,11 @@
 //! to hold or close). Invariants: one owner, no lock; what may be large (registrations over 64 KiB, all compressed ones)
 //! is decoded and merged on another thread and put in place by swapping a pointer; what a request changes in a file is
 //! answered after the file was written.
-//! It knows no broker, no socket and no disk. The modules stand in the order that a request meets them.
+//! It knows no broker, no socket and no disk.
 
 mod answers;
+
+pub mod fuzz;
 pub mod config;
 pub mod kv;
 pub mod name_server;

@@ -2,7 +2,7 @@
 //!
 //! Role: everything that is decided once, at start. Owner of every setting's declaration (`settings_table`). Invariants: a
 //! refused start is one clear line and changes nothing on the disk; what the configuration promises and this version does
-//! not have is named. It knows no request. The modules stand in the order of the start.
+//! not have is named. It knows no request.
 
 pub mod cli;
 pub mod settings;

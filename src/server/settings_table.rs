@@ -169,7 +169,7 @@ pub const SETTINGS: &[Setting] = &[
         name: "clean_forcibly",
         default: "true",
         kind: Flag,
-        when: Restart,
+        when: Later("deletion of old files"),
         about: "Allows deleting regardless of age.",
     },
     Setting {
@@ -241,7 +241,7 @@ pub const SETTINGS: &[Setting] = &[
         name: "delete_batch_files",
         default: "10",
         kind: Number(1, 10000),
-        when: Restart,
+        when: Later("deletion of old files"),
         about: "Most files deleted in one pass.",
     },
     Setting {
@@ -249,7 +249,7 @@ pub const SETTINGS: &[Setting] = &[
         name: "delete_hours",
         default: "04",
         kind: Hours,
-        when: Restart,
+        when: Later("deletion of old files"),
         about: "Local hours in which old files may go.",
     },
     Setting {
@@ -257,7 +257,7 @@ pub const SETTINGS: &[Setting] = &[
         name: "disk_used_percent",
         default: "75",
         kind: Number(10, 95),
-        when: Restart,
+        when: Later("deletion of old files"),
         about: "Use of the disk that starts deleting at any hour.",
     },
     Setting {
@@ -265,7 +265,7 @@ pub const SETTINGS: &[Setting] = &[
         name: "disk_clean_percent",
         default: "85",
         kind: Number(30, 95),
-        when: Restart,
+        when: Later("deletion of old files"),
         about: "Use of the disk that deletes regardless of age.",
     },
     Setting {
@@ -273,7 +273,7 @@ pub const SETTINGS: &[Setting] = &[
         name: "disk_full_percent",
         default: "90",
         kind: Number(35, 99),
-        when: Restart,
+        when: Later("deletion of old files"),
         about: "Use of the disk at which writes are refused.",
     },
     Setting {
@@ -385,7 +385,7 @@ pub const SETTINGS: &[Setting] = &[
         name: "file_reserved_hours",
         default: "72",
         kind: Number(1, 1000000),
-        when: Live,
+        when: Later("deletion of old files"),
         about: "Age after which a log file may be deleted.",
     },
     Setting {

@@ -1,0 +1,4 @@
+//! `namesrv::fuzz::registration` under libFuzzer.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| namesrv::fuzz::registration(data));
