@@ -6,10 +6,13 @@
 //! becomes an answer, never a closed connection.
 
 use crate::codes::{LanguageCode, ResponseCode, version};
+use crate::compact::CompactReader;
 use crate::cursor::{Cursor, Malformed, Token, unescape, write_text};
+use crate::ext_fields::FieldCollector;
+pub(crate) use crate::ext_fields::parse_i64;
+pub use crate::ext_fields::{ExtFields, FieldError, Problem};
 use crate::frame::{self, FrameError, SerializeType};
 use std::borrow::Cow;
-use thiserror::Error;
 
 /// Flag bit: the command is a response.
 pub const FLAG_RESPONSE: i32 = 1;
@@ -162,9 +165,9 @@ impl Command {
         let mut number = itoa::Buffer::new();
         out.extend_from_slice(b"{\"code\":");
         out.extend_from_slice(number.format(self.code).as_bytes());
-        if self.ext.present {
+        if self.ext.is_present() {
             out.extend_from_slice(b",\"extFields\":{");
-            for (at, (name, value)) in self.ext.fields.iter().enumerate() {
+            for (at, (name, value)) in self.ext.iter().enumerate() {
                 if at > 0 {
                     out.push(b',');
                 }
@@ -211,169 +214,6 @@ impl Command {
         let length = (out.len() - length_at - 4) as u32;
         out[length_at..length_at + 4].copy_from_slice(&length.to_be_bytes());
     }
-}
-
-/// Header fields: names and texts, in the order in which they came. A later value of a name replaces an earlier one.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ExtFields {
-    fields: Vec<(String, String)>,
-    present: bool,
-}
-
-impl ExtFields {
-    /// No fields, but written as an empty object (Java does so for responses that have a header class).
-    #[must_use]
-    pub fn empty() -> Self {
-        Self { fields: Vec::new(), present: true }
-    }
-
-    /// The value of a name.
-    #[must_use]
-    pub fn get(&self, name: &str) -> Option<&str> {
-        self.fields.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
-    }
-
-    /// Sets a value.
-    pub fn set(&mut self, name: impl Into<String>, value: impl Into<String>) {
-        self.present = true;
-        let (name, value) = (name.into(), value.into());
-        match self.fields.iter_mut().find(|(key, _)| *key == name) {
-            Some(field) => field.1 = value,
-            None => self.fields.push((name, value)),
-        }
-    }
-
-    /// Takes a field out.
-    pub fn remove(&mut self, name: &str) {
-        self.fields.retain(|(key, _)| key != name);
-    }
-
-    /// All fields.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.fields.iter().map(|(name, value)| (name.as_str(), value.as_str()))
-    }
-
-    /// Number of fields.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.fields.len()
-    }
-
-    /// Whether there is none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.fields.is_empty()
-    }
-
-    /// A text that must be there (it may be empty).
-    ///
-    /// # Errors
-    /// It is missing.
-    pub fn text(&self, field: &'static str) -> Result<&str, FieldError> {
-        self.get(field).ok_or(FieldError { field, problem: Problem::Missing })
-    }
-
-    /// A 32-bit number that must be there.
-    ///
-    /// # Errors
-    /// It is missing, no number, or out of range.
-    pub fn i32(&self, field: &'static str) -> Result<i32, FieldError> {
-        self.optional_i32(field)?.ok_or(FieldError { field, problem: Problem::Missing })
-    }
-
-    /// A 64-bit number that must be there.
-    ///
-    /// # Errors
-    /// It is missing, no number, or out of range.
-    pub fn i64(&self, field: &'static str) -> Result<i64, FieldError> {
-        self.optional_i64(field)?.ok_or(FieldError { field, problem: Problem::Missing })
-    }
-
-    /// A 32-bit number that may be missing (an empty text counts as missing).
-    ///
-    /// # Errors
-    /// It is no number, or out of range.
-    pub fn optional_i32(&self, field: &'static str) -> Result<Option<i32>, FieldError> {
-        let value = self.optional_i64(field)?;
-        value
-            .map(|value| i32::try_from(value).map_err(|_| FieldError { field, problem: Problem::OutOfRange }))
-            .transpose()
-    }
-
-    /// A 64-bit number that may be missing (an empty text counts as missing).
-    ///
-    /// # Errors
-    /// It is no number, or out of range.
-    pub fn optional_i64(&self, field: &'static str) -> Result<Option<i64>, FieldError> {
-        match self.get(field) {
-            None | Some("") => Ok(None),
-            Some(text) => parse_i64(text.as_bytes()).map(Some).map_err(|problem| FieldError { field, problem }),
-        }
-    }
-
-    /// A truth value: `true` in any case is true, any other text false; `None` when it is missing.
-    #[must_use]
-    pub fn boolean(&self, field: &str) -> Option<bool> {
-        self.get(field).map(|text| text.eq_ignore_ascii_case("true"))
-    }
-}
-
-impl<N: Into<String>, V: Into<String>> FromIterator<(N, V)> for ExtFields {
-    fn from_iter<T: IntoIterator<Item = (N, V)>>(fields: T) -> Self {
-        let mut ext = Self::empty();
-        fields.into_iter().for_each(|(name, value)| ext.set(name, value));
-        ext
-    }
-}
-
-/// A header field that does not serve. Becomes an answer with an error code.
-#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-#[error("the header field <{field}> is {problem}")]
-pub struct FieldError {
-    /// Long name of the field.
-    pub field: &'static str,
-    /// What is wrong with it.
-    pub problem: Problem,
-}
-
-/// What is wrong with a header field.
-#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-pub enum Problem {
-    /// It is required and not there.
-    #[error("missing")]
-    Missing,
-    /// It should be a number.
-    #[error("not a number")]
-    NotANumber,
-    /// The number does not fit its type.
-    #[error("out of range")]
-    OutOfRange,
-}
-
-/// `Long.parseLong`: a sign, then digits.
-pub(crate) fn parse_i64(text: &[u8]) -> Result<i64, Problem> {
-    let (negative, digits) = match text {
-        [b'-', rest @ ..] => (true, rest),
-        [b'+', rest @ ..] => (false, rest),
-        rest => (false, rest),
-    };
-    if digits.is_empty() {
-        return Err(Problem::NotANumber);
-    }
-    let (mut value, mut fits) = (0i64, true);
-    for &digit in digits {
-        let digit = digit.wrapping_sub(b'0');
-        if digit > 9 {
-            return Err(Problem::NotANumber);
-        }
-        // Counted downwards, where one more number fits.
-        match value.checked_mul(10).and_then(|value| value.checked_sub(i64::from(digit))) {
-            Some(next) => value = next,
-            None => fits = false,
-        }
-    }
-    let value = if negative { Some(value) } else { value.checked_neg() };
-    value.filter(|_| fits).ok_or(Problem::OutOfRange)
 }
 
 impl From<Malformed> for FrameError {
@@ -472,38 +312,6 @@ fn json_fields(cursor: &mut Cursor<'_>) -> Result<ExtFields, Malformed> {
     Ok(fields.finish())
 }
 
-/// Collects fields so that many equal or unequal names stay cheap: a map is built only when there are more than a few.
-#[derive(Default)]
-struct FieldCollector {
-    fields: Vec<(String, Option<String>)>,
-}
-
-impl FieldCollector {
-    fn add(&mut self, name: String, value: Option<String>) {
-        self.fields.push((name, value));
-    }
-
-    /// The last value of each name, at the place of the first; names whose last value is `null` are left out.
-    fn finish(self) -> ExtFields {
-        let mut places = std::collections::HashMap::with_capacity(self.fields.len());
-        let mut fields: Vec<(String, Option<String>)> = Vec::with_capacity(self.fields.len());
-        for (name, value) in self.fields {
-            match places.get(&name) {
-                Some(&at) => {
-                    let field: &mut (String, Option<String>) = &mut fields[at];
-                    field.1 = value;
-                }
-                None => {
-                    places.insert(name.clone(), fields.len());
-                    fields.push((name, value));
-                }
-            }
-        }
-        let fields = fields.into_iter().filter_map(|(name, value)| value.map(|value| (name, value))).collect();
-        ExtFields { fields, present: true }
-    }
-}
-
 fn plain<'a>(cursor: &Cursor<'a>, token: Token) -> Cow<'a, [u8]> {
     let raw = cursor.raw(token);
     if !token.escaped {
@@ -534,92 +342,9 @@ fn decode_compact(header: &[u8]) -> Result<Command, FrameError> {
         let value = (!value.is_empty()).then(|| String::from_utf8_lossy(value).into_owned());
         fields.add(String::from_utf8_lossy(name).into_owned(), value);
     }
-    command.ext = ExtFields { present, ..fields.finish() };
+    command.ext = fields.finish();
+    command.ext.set_present(present);
     Ok(command)
-}
-
-/// The fixed fields of a compact header.
-pub(crate) struct CompactFixed {
-    pub(crate) code: i32,
-    pub(crate) language: LanguageCode,
-    pub(crate) version: i32,
-    pub(crate) opaque: i32,
-    pub(crate) flag: i32,
-}
-
-/// Name and value of a field.
-pub(crate) type CompactEntry<'a> = (&'a [u8], &'a [u8]);
-
-/// Reads a compact header from front to back; lengths are checked before anything is taken.
-pub(crate) struct CompactReader<'a> {
-    bytes: &'a [u8],
-    at: usize,
-}
-
-impl<'a> CompactReader<'a> {
-    pub(crate) fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, at: 0 }
-    }
-
-    /// Bytes read so far.
-    pub(crate) fn position(&self) -> usize {
-        self.at
-    }
-
-    #[inline]
-    pub(crate) fn fixed(&mut self) -> Result<CompactFixed, FrameError> {
-        let code = i16::from_be_bytes(self.array()?).into();
-        let language = LanguageCode::from_number(i8::from_be_bytes(self.array()?).into());
-        let version = i16::from_be_bytes(self.array()?).into();
-        let opaque = i32::from_be_bytes(self.array()?);
-        let flag = i32::from_be_bytes(self.array()?);
-        Ok(CompactFixed { code, language, version, opaque, flag })
-    }
-
-    pub(crate) fn remark(&mut self) -> Result<&'a [u8], FrameError> {
-        let len = i32::from_be_bytes(self.array()?);
-        self.take(len)
-    }
-
-    /// A reader of the block of fields alone; a header may end before it.
-    pub(crate) fn entries(&mut self) -> Result<CompactReader<'a>, FrameError> {
-        let len = i32::from_be_bytes(self.array()?).max(0);
-        let start = self.at;
-        self.take(len)?;
-        Ok(CompactReader { bytes: &self.bytes[..self.at], at: start })
-    }
-
-    #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.at == self.bytes.len()
-    }
-
-    #[inline]
-    pub(crate) fn next_entry(&mut self) -> Result<Option<CompactEntry<'a>>, FrameError> {
-        if self.is_empty() {
-            return Ok(None);
-        }
-        let name_len = i16::from_be_bytes(self.array()?);
-        let name = self.take(name_len.into())?;
-        let value_len = i32::from_be_bytes(self.array()?);
-        Ok(Some((name, self.take(value_len)?)))
-    }
-
-    #[inline]
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], FrameError> {
-        let bytes = self.bytes[self.at..].first_chunk().ok_or(FrameError::Compact(self.at as u32))?;
-        self.at += N;
-        Ok(*bytes)
-    }
-
-    #[inline]
-    fn take(&mut self, len: i32) -> Result<&'a [u8], FrameError> {
-        let rest = &self.bytes[self.at..];
-        let bytes = usize::try_from(len).ok().and_then(|len| rest.get(..len));
-        let bytes = bytes.ok_or(FrameError::Compact(self.at as u32))?;
-        self.at += bytes.len();
-        Ok(bytes)
-    }
 }
 
 #[cfg(test)]

@@ -14,7 +14,9 @@ pub mod scan;
 
 pub mod fuzz;
 
+mod compact;
 mod cursor;
+mod ext_fields;
 
 pub use codes::{LanguageCode, RequestCode, ResponseCode};
 pub use command::{Command, ExtFields, FieldError, Problem};

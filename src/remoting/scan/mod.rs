@@ -6,9 +6,8 @@
 //! sense is a [`FrameError`], which closes the connection. Agrees with [`crate::Command::decode`] on every input (fuzzed).
 
 use crate::codes::LanguageCode;
-use crate::command::{
-    CompactReader, FLAG_ONEWAY, FLAG_RESPONSE, FieldError, Problem, end, json_int, json_language, key, parse_i64,
-};
+use crate::command::{FLAG_ONEWAY, FLAG_RESPONSE, FieldError, Problem, end, json_int, json_language, key, parse_i64};
+use crate::compact::CompactReader;
 use crate::cursor::{Cursor, Malformed, Token, unescape};
 use crate::frame::{self, FrameError, PREFIX_BYTES, SerializeType};
 use std::borrow::Cow;
