@@ -31,6 +31,8 @@ pub struct Snapshot {
     pub resets: Table<Resets>,
     /// Settings that may change while running.
     pub settings: Arc<LiveSettings>,
+    /// Topics that are being deleted: a send that another core let through before it knew is refused by the queue's core.
+    pub deleting: Arc<[Arc<str>]>,
 }
 
 /// A topic as the cores need it.
@@ -216,6 +218,7 @@ impl Snapshot {
             consumers: Table::default(),
             resets: Table::default(),
             settings: Arc::new(LiveSettings::default()),
+            deleting: Arc::default(),
         }
     }
 

@@ -111,6 +111,7 @@ impl Owner {
             return self.deletion_failed(turn, topic, "a shard did not forget the topic in time");
         }
         let Some(deletion) = self.deletions.remove(topic) else { return };
+        self.flow.publish();
         for asker in deletion.askers {
             let response = asker.ok();
             self.when_known(turn, Held::Registered(asker, response));

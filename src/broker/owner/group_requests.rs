@@ -146,7 +146,7 @@ impl Owner {
                 ("clientId", (&*c.id).into()),
                 ("language", c.language.name().into()),
                 ("lastUpdateTimestamp", c.seen_ms.into()),
-                ("remoteIP", c.peer.to_string().into()),
+                ("remoteIP", format!("/{}", c.peer).into()),
                 ("version", c.version.into()),
             ])
         };

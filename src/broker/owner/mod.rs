@@ -509,6 +509,7 @@ impl Owner {
             C::GetConsumeStats => self.consume_stats(turn, asker, command),
             C::QueryConsumeTimeSpan => self.time_span(turn, asker, command),
             C::InvokeBrokerToResetOffset => self.reset_offset(turn, asker, command),
+            C::GetAllConsumerOffset => Ok(self.all_offsets(asker)),
             C::CloneGroupOffset => self.clone_offsets(asker, command),
             C::InvokeBrokerToGetConsumerStatus => self.consumer_status(turn, asker, command),
             C::GetConsumerRunningInfo => self.running_info(turn, asker, command),

@@ -83,6 +83,11 @@ impl Owner {
         Ok(())
     }
 
+    /// 43.
+    pub(super) fn all_offsets(&self, asker: &Asker) -> Outcome {
+        Outcome::Now(asker.json(&self.offsets.to_json(self.offsets_version)))
+    }
+
     /// 314.
     pub(super) fn clone_offsets(&mut self, asker: &Asker, command: &Command) -> Result<Outcome, Refusal> {
         let ext = &command.ext;

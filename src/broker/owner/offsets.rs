@@ -149,12 +149,22 @@ impl Offsets {
 
     /// The contents of `consumerOffset.json`.
     pub fn encode(&self, version: DataVersion) -> Vec<u8> {
+        self.to_json(version).to_pretty()
+    }
+
+    /// The table as Java's tools and slaves know it.
+    pub fn to_json(&self, version: DataVersion) -> Json {
         let table = self.table.iter().map(|(key, queues)| {
             let queues = queues.iter().map(|(q, o)| (Key::Int(i64::from(*q)), Json::Int(*o)));
             (Key::from(key.clone()), Json::Object(queues.collect()))
         });
         let table = Json::Object(table.collect());
-        Json::bean([("dataVersion", version.to_json()), ("offsetTable", table)]).to_pretty()
+        let mut topics = BTreeMap::<&str, Vec<&str>>::new();
+        for (topic, group) in self.table.keys().filter_map(|key| key.split_once('@')) {
+            topics.entry(group).or_default().push(topic);
+        }
+        let topics = Json::map(topics.into_iter().map(|(group, topics)| (group.to_owned(), Json::list(topics))));
+        Json::bean([("dataVersion", version.to_json()), ("groupTopicMap", topics), ("offsetTable", table)])
     }
 
     /// Reads `consumerOffset.json`. Errors: it is no JSON.
@@ -288,7 +298,7 @@ mod tests {
         o.commit("g", "t", 0, 3);
         let version = DataVersion { counter: 2, state_version: 0, timestamp_ms: 9 };
         let text = String::from_utf8(o.encode(version)).unwrap();
-        let want = "{\n\t\"dataVersion\":{\n\t\t\"counter\":2,\n\t\t\"stateVersion\":0,\n\t\t\"timestamp\":9\n\t},\n\t\"offsetTable\":{\n\t\t\"t@g\":{\n\t\t\t0:3,\n\t\t\t1:4\n\t\t}\n\t}\n}";
+        let want = "{\n\t\"dataVersion\":{\n\t\t\"counter\":2,\n\t\t\"stateVersion\":0,\n\t\t\"timestamp\":9\n\t},\n\t\"groupTopicMap\":{\n\t\t\"g\":[\n\t\t\t\"t\"\n\t\t]\n\t},\n\t\"offsetTable\":{\n\t\t\"t@g\":{\n\t\t\t0:3,\n\t\t\t1:4\n\t\t}\n\t}\n}";
         assert_eq!(text, want);
         let (again, read) = Offsets::decode(text.as_bytes()).unwrap();
         assert_eq!((again.table(), read), (o.table(), version));
