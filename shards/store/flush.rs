@@ -121,7 +121,7 @@ impl Flush {
         self.started = written;
         self.last_start_us = now_us;
         self.wanted = false;
-        bases.to_vec().into_iter().map(move |base| SyncPart { group: number, base })
+        bases.iter().map(move |&base| SyncPart { group: number, base })
     }
 
     /// A part of a group has come back. Whether `durable` moved or the flush failed just now.

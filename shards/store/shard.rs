@@ -5,6 +5,7 @@
 //! `durable <= written`; in sync mode nothing beyond `durable` is visible; after a failed write or sync no append is taken.
 
 use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
 use std::io;
 use std::sync::Arc;
 
@@ -305,8 +306,8 @@ impl Shard {
         loop {
             let token = self.next_token;
             self.next_token = self.next_token.wrapping_add(1);
-            if !self.jobs.contains_key(&token) {
-                self.jobs.insert(token, pending);
+            if let Entry::Vacant(vacant) = self.jobs.entry(token) {
+                vacant.insert(pending);
                 return token;
             }
         }

@@ -167,7 +167,7 @@ impl Shard {
         let pass = behind.then_some((upkeep.last_pass_us + limits::PASS_INTERVAL_US).max(upkeep.retry_at_us));
         let checkpoint = (self.checkpoint_state() != upkeep.checkpointed)
             .then_some(upkeep.last_checkpoint_us + limits::CHECKPOINT_INTERVAL_US);
-        [flush, unwritten, pass, checkpoint].into_iter().flatten().min()
+        [flush, unwritten, pass, checkpoint, self.index.next_tick_us()].into_iter().flatten().min()
     }
 
     /// Writes and syncs everything, then the checkpoint. Errors: the first that came; the store then counts as not
@@ -394,7 +394,6 @@ impl Shard {
     }
 
     /// Queues with entries that are not durable, as a list of syncs and as what will be durable after them.
-    #[expect(clippy::type_complexity, reason = "two plain lists of one walk")]
     fn take_sync_items(&mut self) -> (Vec<SyncItem>, Vec<(Slot, u64, u64)>) {
         let (mut items, mut queues) = (Vec::new(), Vec::new());
         for (slot, uid) in std::mem::take(&mut self.table.unsynced) {

@@ -170,3 +170,35 @@ fn decode_into(bytes: &[u8], count: u64, out: &mut Vec<Entry>) {
     let entries = bytes.chunks_exact(ENTRY_BYTES).take(count as usize);
     out.extend(entries.map(|bytes| Entry::decode(bytes).unwrap_or(Entry::BLANK)));
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use simulator::SimulatedDisk;
+
+    use super::*;
+
+    #[test]
+    fn the_cache_stays_bounded_and_keeps_what_is_used() {
+        let disk = SimulatedDisk::new(1);
+        disk.open(Path::new("/f"), OpenMode::Create).unwrap();
+        let open = || disk.open(Path::new("/f"), OpenMode::Read);
+        let mut cache = FileCache::new(8);
+        for uid in 0..1000 {
+            cache.get(uid, 0, open).unwrap();
+            cache.get(0, 0, || panic!("the file in use went")).unwrap();
+            assert!(cache.len() <= 8);
+        }
+        cache.forget(0);
+        assert_eq!(cache.len(), 7);
+    }
+
+    #[test]
+    fn names_stay_in_the_folder() {
+        for bad in [&b""[..], b".", b"..", b"a/b", b"a\0b", b"\xff", &[b'x'; 256]] {
+            assert!(!is_file_name(bad), "{bad:?}");
+        }
+        assert!(is_file_name(b"%RETRY%group") && is_file_name("主题".as_bytes()));
+    }
+}

@@ -22,6 +22,9 @@ const FILES_READ: usize = 3;
 /// The files of each queue, by topic and queue id: start offsets in bytes, ascending.
 pub(super) type FoundQueues = HashMap<(Arc<[u8]>, u32), FoundFiles>;
 
+/// A queue and the offset at which it goes on.
+pub(super) type QueueEnd = (Arc<[u8]>, u32, u64);
+
 /// Files of one queue.
 #[derive(Default)]
 pub(super) struct FoundFiles {
@@ -143,7 +146,7 @@ impl Recovery<'_> {
     }
 
     /// Removes all queue files; gives the queues and where they end.
-    pub(super) fn forget_files(&mut self) -> io::Result<Vec<(Arc<[u8]>, u32, u64)>> {
+    pub(super) fn forget_files(&mut self) -> io::Result<Vec<QueueEnd>> {
         self.disk.remove_dir_all(&self.files.root)?;
         self.lost.clear();
         let table = std::mem::replace(&mut self.table, QueueTable::new());

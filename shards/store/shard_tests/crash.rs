@@ -72,6 +72,7 @@ fn a_power_cut_loses_nothing_that_was_synced() {
             rig.check_model(false);
             if random.random_bool(0.3) {
                 rig.close();
+                rig.verify();
                 rig.open();
                 rig.check_model(false);
             }

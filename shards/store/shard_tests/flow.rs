@@ -35,6 +35,7 @@ fn appends_come_back_through_restarts() {
             rig.check_model(false);
             if round % 2 == 0 {
                 rig.close();
+                assert!(rig.verify() > 0);
                 let report = rig.open();
                 assert!(report.clean && report.trusted, "{report:?}");
                 assert_eq!((report.records, report.rebuilt_queues, report.cut_bytes), (0, 0, 0));

@@ -123,6 +123,7 @@ fn a_java_store_is_served_and_appended_to() {
         rig.send("events", 0, &[b"next"]);
         rig.check_model(false);
         rig.close();
+        assert_eq!(rig.verify(), sent.len() as u64 + 1);
         let report = rig.open();
         assert!(report.trusted && report.records == 0);
         rig.check_model(false);

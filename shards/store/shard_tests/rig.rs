@@ -15,13 +15,17 @@ use sys::disk::Disk;
 use crate::options::{FlushMode, StoreOptions};
 use crate::step::{Completion, FetchId, ReadStep, ShardCommand};
 use crate::types::{Appended, GetStatus, PullLimits, RecoveryReport};
-use crate::{AppendError, OpenError, Shard, ShardId, StoreHome};
+use crate::verify::verify_shard;
+use crate::{AppendError, ConfigDir, OpenError, Shard, ShardId, StoreHome, StoreLayout, Tombstones};
 
 pub(super) const ROOT: &str = "/data";
 pub(super) const SEGMENT: u64 = 64 << 10;
 
 /// Acknowledged messages: topic and queue, offset, body.
 pub(super) type Model = BTreeMap<(String, u32), BTreeMap<u64, Vec<u8>>>;
+
+/// Staged or written, not yet acknowledged: end of the record, queue, offset, body.
+type Waiting = (u64, (String, u32), u64, Vec<u8>);
 
 pub(super) struct Rig {
     pub(super) disk: SimulatedDisk,
@@ -30,8 +34,7 @@ pub(super) struct Rig {
     shard: Option<Shard>,
     pub(super) now: Now,
     pub(super) model: Model,
-    /// Staged or written, not yet acknowledged: end of the record, queue, offset, body.
-    waiting: Vec<(u64, (String, u32), u64, Vec<u8>)>,
+    waiting: Vec<Waiting>,
     /// Commands are kept instead of run.
     pub(super) hold: bool,
     pub(super) held: Vec<ShardCommand>,
@@ -281,6 +284,17 @@ impl Rig {
             let messages = self.drain(&topic, id).into_iter().collect();
             self.model.insert((topic, id), messages);
         }
+    }
+
+    /// The closed store is in order, by its offline judge: gives the records in the log.
+    pub(super) fn verify(&self) -> u64 {
+        let layout = StoreLayout::new(Path::new(ROOT));
+        let disk: Arc<dyn Disk> = Arc::new(self.disk.clone());
+        let tombstones = Tombstones::load(ConfigDir::new(Arc::clone(&disk), layout.shards_dir())).unwrap();
+        let shard = layout.shard(ShardId(0));
+        let report = verify_shard(&*disk, &shard, ShardId(0), &self.options, &tombstones).expect("the files are there");
+        assert_eq!((&report.faults[..], report.missing_entries, report.damaged), (&[][..], 0, 0), "{report:?}");
+        report.records
     }
 
     /// Bytes of a file.
