@@ -265,6 +265,20 @@ impl Index {
         }
     }
 
+    /// When a tick and the job after it have something to do, in monotonic microseconds; `None` while nothing waits.
+    #[must_use]
+    pub fn next_tick_us(&self) -> Option<u64> {
+        if !self.enabled || self.in_flight.is_some() {
+            return None;
+        }
+        let seal = (!self.active.is_empty()).then(|| match self.active_since_us {
+            0 => 0,
+            since => since + RUN_AGE_US,
+        });
+        let job = (self.is_behind() || !self.unlink.is_empty()).then_some(self.retry_at_us);
+        seal.into_iter().chain(job).min()
+    }
+
     /// Whether a job is in flight. [`Index::close`] writes nothing while one is.
     #[must_use]
     pub fn is_busy(&self) -> bool {

@@ -479,3 +479,34 @@ fn an_unclean_java_index_is_trusted_up_to_its_checkpoint() {
         assert_eq!(disk.list(&shard.index).unwrap().len(), kept as usize);
     }
 }
+
+#[test]
+fn one_millisecond_of_a_busy_second_is_found_among_many_of_the_same_key() {
+    let (disk, layout) = (SimulatedDisk::new(1), StoreLayout::new(Path::new("/d")));
+    let options = StoreOptions { max_hash_slots: 10, max_index_items: 1000, ..StoreOptions::default() };
+    let mut index = open_index(&disk, &layout, &options, IndexHistory::Clean, None).unwrap();
+    let mut now = Now { mono_us: 1, wall_ms: 1_700_000_000_000 };
+    let hash = key_hash(b"t", b"hot");
+    let at = |ms: u64| SHARD.base().plus(ms * 100);
+    (0..400).for_each(|ms| index.put(hash, at(ms), now.wall_ms + ms as i64));
+    let first_ms = now.wall_ms;
+    let look = |index: &mut Index, ms: u64| {
+        let begin_ms = first_ms + ms as i64;
+        match index.lookup(KeyLookup { hash, begin_ms, end_ms: begin_ms + 1, limit: 4 }) {
+            ReadStep::Ready(found) => found,
+            _ => panic!("is in memory"),
+        }
+    };
+    assert_eq!(look(&mut index, 7), [at(8), at(7)], "a run knows milliseconds");
+    assert_eq!(index.next_tick_us(), Some(0));
+    index.tick(now, at(400));
+    assert_eq!(index.next_tick_us(), Some(60_000_001));
+    now.mono_us += 60_000_000;
+    index.tick(now, at(400));
+    let Some(Job::Task { mut task, .. }) = index.take_job(now, at(400)) else { panic!("a merge") };
+    assert_eq!(index.next_tick_us(), None);
+    let result = run(&mut *task, &disk);
+    index.job_done(now, result);
+    assert_eq!(index.next_tick_us(), None);
+    assert!(look(&mut index, 7).contains(&at(7)), "a file knows seconds: all of them are candidates");
+}
