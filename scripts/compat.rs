@@ -95,7 +95,7 @@ impl Trial<'_> {
     }
 
     /// Reads all of it from a copy of the files, with the Java store library.
-    fn read_files(&mut self, store: &Path) -> Result<String> {
+    fn read_files(&mut self, store: &Path, command: &str) -> Result<String> {
         let segments = fs::read_dir(store.join("commitlog"))?.count();
         ensure!(segments >= 3, "the store has only {segments} segments");
         let copy = self.folder.join("copy");
@@ -104,7 +104,7 @@ impl Trial<'_> {
         }
         project::copy_folder(store, &copy)?;
         let reading = self.new_reading();
-        let words = ["verify-store", &self.path("copy"), SEGMENT_BYTES, QUEUE_FILE_BYTES, &self.path("sent"), &reading];
+        let words = [command, &self.path("copy"), SEGMENT_BYTES, QUEUE_FILE_BYTES, &self.path("sent"), &reading];
         self.java.program(&self.folder, &words)?;
         Ok(reading)
     }
@@ -133,7 +133,7 @@ fn java_reads_java(java: &Java) -> Result<()> {
     let through_broker = trial.read_broker(&namesrv)?;
     java.program(&trial.folder, &["round-trip", &namesrv, BROKER])?;
     broker.stop()?;
-    same(&through_broker, &trial.read_files(&broker.store())?)?;
+    same(&through_broker, &trial.read_files(&broker.store(), "verify-store")?)?;
     trial.finish()
 }
 
@@ -145,13 +145,13 @@ fn java_opens_ours(java: &Java, binary: &Path) -> Result<()> {
     trial.produce(&namesrv, FIRST)?;
     let through_broker = trial.read_broker(&namesrv)?;
     server.stop()?;
-    same(&through_broker, &trial.read_files(&server.data())?).context("after a clean stop")?;
+    same(&through_broker, &trial.read_files(&server.data(), "verify-store")?).context("after a clean stop")?;
 
     server = server.restart(binary, &our_options())?;
     trial.produce(&namesrv, MORE)?;
     let through_broker = trial.read_broker(&namesrv)?;
     server.kill()?;
-    same(&through_broker, &trial.read_files(&server.data())?).context("after kill -9")?;
+    same(&through_broker, &trial.read_files(&server.data(), "verify-crashed-store")?).context("after kill -9")?;
     trial.finish()
 }
 
@@ -171,7 +171,7 @@ fn we_open_javas(java: &Java, binary: &Path) -> Result<()> {
     trial.produce(&namesrv, MORE)?;
     let of_ours = trial.read_broker(&namesrv)?;
     server.finish()?;
-    same(&of_ours, &trial.read_files(&store)?).context("a Java store that RingMQ appended to")?;
+    same(&of_ours, &trial.read_files(&store, "verify-store")?).context("a Java store that RingMQ appended to")?;
 
     let mut broker = Reference::start(java, &folder, &reference::Options { port: Some(port), ..their_options() })?;
     same(&of_ours, &trial.read_broker(&namesrv)?).context("the Java broker on its store that RingMQ appended to")?;
