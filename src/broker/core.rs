@@ -126,7 +126,14 @@ impl BrokerCore {
             shards: parts.shards,
             connections: Connections::new(parts.core),
             lanes: Lanes::new(parts.core, parts.cores),
-            host: ShardHost::new(parts.hosted, options.address, identity, parts.flush, parts.sync_flush_timeout_ms),
+            host: ShardHost::new(
+                parts.hosted,
+                parts.snapshot.clone(),
+                options.address,
+                identity,
+                parts.flush,
+                parts.sync_flush_timeout_ms,
+            ),
             owner: parts.owner,
             queries: Gathers::default(),
             counters: CoreCounters::default(),
@@ -301,6 +308,7 @@ impl BrokerCore {
     /// Carries out what other cores checked and routed here.
     fn serve(&mut self, cx: &mut Context<CoreMessage>, batch: RequestBatch) {
         let bytes = batch.bytes;
+        let deleting = self.snapshot.deleting.clone();
         let (host, mut answers) = self.parts(cx);
         for entry in batch.entries {
             match entry.work {
@@ -311,6 +319,13 @@ impl BrokerCore {
                         rest = after;
                         part
                     });
+                    if deleting.iter().any(|name| name.as_bytes() == topic) {
+                        let code = ResponseCode::TopicNotExist.to_i32();
+                        let refused =
+                            |out: &mut Vec<u8>| response::refusal(out, &entry.reply, code, "topic is being deleted");
+                        answers.reply(&entry.reply, &[], refused);
+                        continue;
+                    }
                     let properties = PropertiesSource::Text(properties);
                     let parts = SendBytes { topic, properties, body, unique_id };
                     host.send(&mut answers, entry.reply, entry.shard, &numbers, parts);
@@ -335,7 +350,7 @@ impl BrokerCore {
 
     fn install(&mut self, snapshot: Arc<Snapshot>) {
         if snapshot.version > self.snapshot.version {
-            self.host.set_trace_on(snapshot.settings.trace_on);
+            self.host.install(snapshot.clone());
             self.snapshot = snapshot;
         }
         let version = self.snapshot.version;

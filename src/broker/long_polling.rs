@@ -5,7 +5,7 @@
 //! hold only if the queue's end passed its offset and the tag of a new message fits. It runs no pull and writes no answer.
 
 use crate::connections::MAX_HELD_PULLS;
-use crate::shard_host::{HeldPull, TagFilter};
+use crate::shard_host::{HeldPull, PullWork, TagFilter};
 use hashbrown::HashMap;
 use reactor::{ConnectionId, Now};
 use slab::Slab;
@@ -63,15 +63,26 @@ impl LongPolls {
         None
     }
 
-    /// A message became visible: moves every hold of its queue that it satisfies to `woken`.
-    pub fn wake(&mut self, topic: &[u8], queue_id: u32, max_offset: u64, tags_code: i64, woken: &mut Vec<HeldPull>) {
+    /// A message became visible: moves every hold of its queue that it satisfies to `woken`. `refresh` brings the filter of
+    /// a hold up to date first.
+    pub fn wake(
+        &mut self,
+        topic: &[u8],
+        queue_id: u32,
+        max_offset: u64,
+        tags_code: i64,
+        refresh: impl Fn(&mut PullWork),
+        woken: &mut Vec<HeldPull>,
+    ) {
         if self.holds.is_empty() {
             return;
         }
         let Ok(topic) = std::str::from_utf8(topic) else { return };
         let Some(waiting) = self.queues.get(topic).and_then(|queues| queues.get(&queue_id)) else { return };
+        let holds = &mut self.holds;
         let fits = |slot: &u32| {
-            let work = &self.holds[*slot as usize].pull.work;
+            let work = &mut holds[*slot as usize].pull.work;
+            refresh(work);
             i64::try_from(max_offset).is_ok_and(|max| max > work.offset) && work.filter.matches(tags_code)
         };
         let ready: Vec<u32> = waiting.iter().copied().filter(fits).collect();
@@ -171,7 +182,6 @@ mod tests {
     use super::*;
     use crate::crossing::ReplyTo;
     use crate::fixtures;
-    use crate::shard_host::PullWork;
     use proptest::prelude::*;
     use reactor::CoreId;
     use remoting::SerializeType;
@@ -191,6 +201,8 @@ mod tests {
                 max_count: 32,
                 max_bytes: u32::MAX,
                 filter,
+                own_filter: true,
+                checked_version: 0,
                 suspend_ms: None,
                 reset: None,
             },
@@ -203,7 +215,7 @@ mod tests {
 
     fn woken(polls: &mut LongPolls, topic: &str, queue_id: u32, max_offset: u64, tags_code: i64) -> Vec<i32> {
         let mut out = Vec::new();
-        polls.wake(topic.as_bytes(), queue_id, max_offset, tags_code, &mut out);
+        polls.wake(topic.as_bytes(), queue_id, max_offset, tags_code, |_| (), &mut out);
         out.iter().map(|held| held.reply.opaque).collect()
     }
 
@@ -257,7 +269,7 @@ mod tests {
                         inside.insert(opaque, (conn, queue_id, number, next as u64 + number));
                         continue;
                     }
-                    2 => polls.wake(b"t", queue_id, number, 0, &mut out),
+                    2 => polls.wake(b"t", queue_id, number, 0, |_| (), &mut out),
                     3 => polls.expire(at(next as u64), &mut out),
                     _ => {
                         polls.connection_closed(ConnectionId { core: CoreId(0), slot: conn, generation: 0 });

@@ -11,9 +11,9 @@ use crate::gather::{ShardAnswer, ShardAsk};
 use crate::long_polling::{LongPolls, MAX_HOLD_MS};
 use crate::owner::OwnerRequest;
 use crate::parked::{AckGroups, Acknowledge, Parked, Pending};
-use crate::processor::send;
+use crate::processor::{pull, send};
 use crate::response::{self, SendIdentity};
-use crate::snapshot::{Group, PendingReset, Subscription, Topic};
+use crate::snapshot::{Group, PendingReset, Snapshot, Subscription, Topic};
 use crate::stats::Traffic;
 use message::batch::Batch;
 use message::properties::{PropertiesSource, pairs};
@@ -72,6 +72,10 @@ pub struct PullWork {
     pub max_bytes: u32,
     /// Which tags.
     pub filter: TagFilter,
+    /// The filter came with the request; else it follows the heartbeats of the group.
+    pub own_filter: bool,
+    /// Version of the snapshot that it was checked against.
+    pub checked_version: u64,
     /// How long it may be held when nothing is there, in ms; `None`: not at all.
     pub suspend_ms: Option<u64>,
     /// A server-side reset that answers it instead of the queue, unless another pull took it before.
@@ -136,6 +140,8 @@ pub struct ShardHost {
     woken: Vec<HeldPull>,
     /// Ids grow: of many, the oldest are in no snapshot any more.
     resets_taken: BTreeSet<u64>,
+    /// What held pulls are checked against when they are woken.
+    snapshot: Arc<Snapshot>,
     store_host: SocketAddr,
     identity: SendIdentity,
     sync: bool,
@@ -156,6 +162,7 @@ impl ShardHost {
     /// `syncFlushTimeout`.
     pub fn new(
         shards: Vec<(ShardId, Shard)>,
+        snapshot: Arc<Snapshot>,
         store_host: SocketAddr,
         identity: SendIdentity,
         flush: FlushMode,
@@ -177,6 +184,7 @@ impl ShardHost {
             polls: LongPolls::default(),
             woken: Vec::new(),
             resets_taken: BTreeSet::new(),
+            snapshot,
             store_host,
             identity,
             sync,
@@ -320,15 +328,15 @@ impl ShardHost {
         let now = answers.cx.now();
         for at in 0..self.hosted.len() {
             self.write(answers, at);
-            let Self { hosted, polls, woken, .. } = self;
+            let Self { hosted, polls, woken, snapshot, .. } = self;
             hosted[at].shard.newly_visible(&mut |visible| {
-                polls.wake(visible.topic, visible.queue_id, visible.max_offset.0, visible.tags_code, woken);
+                let refresh = |work: &mut PullWork| pull::refresh(work, snapshot);
+                polls.wake(visible.topic, visible.queue_id, visible.max_offset.0, visible.tags_code, refresh, woken);
             });
         }
         self.polls.expire(now, &mut self.woken);
         for held in std::mem::take(&mut self.woken) {
-            let work = PullWork { suspend_ms: None, ..held.work };
-            self.pull(answers, held.reply, work);
+            self.pull_again(answers, held);
         }
         for hosted in &mut self.hosted {
             hosted.shard.tick(now);
@@ -350,7 +358,7 @@ impl ShardHost {
         let mut held = Vec::new();
         self.polls.flush_all(&mut held);
         for pull in held {
-            self.pull(answers, pull.reply, PullWork { suspend_ms: None, ..pull.work });
+            self.pull_again(answers, pull);
         }
         self.hosted.iter().all(|hosted| hosted.acks.is_empty())
     }
@@ -423,9 +431,10 @@ impl ShardHost {
         }
     }
 
-    /// `traceOn` was changed while running.
-    pub fn set_trace_on(&mut self, trace_on: bool) {
-        self.identity.trace_on = trace_on;
+    /// The metadata changed.
+    pub fn install(&mut self, snapshot: Arc<Snapshot>) {
+        self.identity.trace_on = snapshot.settings.trace_on;
+        self.snapshot = snapshot;
     }
 
     fn run_again(&mut self, answers: &mut Answers<'_>, at: usize, pending: Pending) {
@@ -473,6 +482,16 @@ impl ShardHost {
                 answers.refuse(&to, ResponseCode::SystemError, &error.to_string());
             }
         }
+    }
+
+    /// Runs a pull that was held: it is checked again if the metadata changed, and is not held a second time.
+    fn pull_again(&mut self, answers: &mut Answers<'_>, held: HeldPull) {
+        let HeldPull { reply, mut work } = held;
+        work.suspend_ms = None;
+        if let Err((refusal, forbidden)) = pull::check_again(&mut work, &self.snapshot) {
+            return response::pull_refusal(answers, &reply, &refusal, forbidden);
+        }
+        self.pull(answers, reply, work);
     }
 
     fn hold(&mut self, answers: &mut Answers<'_>, to: ReplyTo, work: PullWork, suspend_ms: u64, pulled: &Pulled) {

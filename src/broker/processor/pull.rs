@@ -130,9 +130,54 @@ pub fn admit(
         max_count: header.max_msg_nums.min(settings.max_pull_count as i32),
         max_bytes: settings.max_pull_bytes,
         filter,
+        own_filter: header.sys_flag & PULL_SUBSCRIPTION != 0,
+        checked_version: snapshot.version,
         suspend_ms,
         reset,
     })
+}
+
+/// Brings the filter of a held pull up to date with the heartbeats of its group.
+pub fn refresh(work: &mut PullWork, snapshot: &Snapshot) {
+    if work.own_filter || work.checked_version >= snapshot.version {
+        return;
+    }
+    let consumers = snapshot.consumers.get(work.group.name.as_bytes());
+    if let Some(subscription) = consumers.and_then(|consumers| consumers.subscription(work.topic.name.as_bytes()))
+        && is_tag(Some(subscription.expression_type.as_bytes()))
+    {
+        work.filter = subscribed(subscription);
+    }
+}
+
+/// Checks a held pull once more before it runs, if the metadata changed since: its filter, and whether it may still read.
+///
+/// # Errors
+/// The refusal and Java's `forbiddenType`.
+pub fn check_again(work: &mut PullWork, snapshot: &Snapshot) -> Result<(), (Refusal, i32)> {
+    if work.checked_version >= snapshot.version {
+        return Ok(());
+    }
+    refresh(work, snapshot);
+    work.checked_version = snapshot.version;
+    let refuse =
+        |code: ResponseCode, forbidden: i32, remark: String| Err((Refusal { code: code.to_i32(), remark }, forbidden));
+    match snapshot.topic(work.topic.name.as_bytes()) {
+        None => {
+            let remark = format!("topic[{}] not exist, apply first please!", work.topic.name);
+            return refuse(ResponseCode::TopicNotExist, forbidden::NOT, remark);
+        }
+        Some(topic) if !topic.readable() => {
+            let remark = format!("the topic[{}] pulling message is forbidden", topic.name);
+            return refuse(ResponseCode::NoPermission, forbidden::TOPIC, remark);
+        }
+        Some(_) => {}
+    }
+    if snapshot.group(work.group.name.as_bytes()).is_some_and(|group| !group.consume_enable) {
+        let remark = format!("subscription group no permission, {}", work.group.name);
+        return refuse(ResponseCode::NoPermission, forbidden::GROUP, remark);
+    }
+    Ok(())
 }
 
 /// The filter of a pull: of its own text, or of its group's heartbeats.

@@ -95,6 +95,9 @@ pub fn admit(
         }
         Err(_) => any_queue % topic.write_queues,
     };
+    if body_len == 0 {
+        return refuse(ResponseCode::MessageIllegal, "the message is illegal: message body is null".into());
+    }
     if body_len > settings.max_message_size as usize {
         let remark = format!(
             "the message is illegal: message size exceeded, body of {body_len} bytes, limit {}",
@@ -241,6 +244,7 @@ mod tests {
             (to(b"w", -1), 1, false, Ok(6 % 2)),
             (to(b"w", 3), 1, false, Ok(3)),
             (to(b"t", 0), limit + 1, false, Err(13)),
+            (to(b"t", 0), 0, false, Err(13)),
             (to(b"unknown", 0), 1, false, Err(-1)),
             (to(b"unknown", 0), 1, true, Err(17)),
             (to(b"bad topic!", 0), 1, false, Err(29)),

@@ -309,3 +309,35 @@ fn cold_reads_park_and_come_back() {
         assert_eq!(answers.len(), asked.len());
     }
 }
+
+#[test]
+fn a_held_pull_follows_the_heartbeats_of_its_group() {
+    for (shards, cores) in LAYOUTS {
+        let mut world = World::new(shards, cores, FlushMode::Async);
+        let (reader, writer) = (world.connect(cores - 1), world.connect(0));
+        let beat = |tag: &str, version: i64| {
+            let code = message::hash::java_hash(tag.as_bytes());
+            let body = format!(
+                r#"{{"clientID":"c","consumerDataSet":[{{"consumeFromWhere":"CONSUME_FROM_FIRST_OFFSET","consumeType":"CONSUME_PASSIVELY","groupName":"g","messageModel":"CLUSTERING","subscriptionDataSet":[{{"classFilterMode":false,"codeSet":[{code}],"expressionType":"TAG","subString":"{tag}","subVersion":{version},"tagsSet":["{tag}"],"topic":"t"}}],"unitMode":false}}],"heartbeatFingerprint":0,"producerDataSet":[],"withoutSub":false}}"#
+            );
+            Command::request(RequestCode::HeartBeat, 0).with_body(body.into_bytes())
+        };
+        for queue_id in 0..2 {
+            let version = i64::from(queue_id) * 2;
+            world.call(writer, send("t", queue_id, "TAGS\u{1}A\u{2}", b"A-0"));
+            assert_eq!(world.call(reader, beat("A", version)).code, 0);
+            let mut held = pull("g", "t", queue_id, 1, 15_000).with_field("sysFlag", 2);
+            held.ext.remove("subscription");
+            let opaque = world.write(reader, held);
+            world.settle();
+            assert_eq!(world.call(reader, beat("B", version + 1)).code, 0);
+            world.call(writer, send("t", queue_id, "TAGS\u{1}A\u{2}", b"A-1"));
+            let answers = world.answers(reader);
+            assert!(answers.iter().all(|answer| answer.opaque != opaque), "the old tag wakes no more: {answers:?}");
+            world.call(writer, send("t", queue_id, "TAGS\u{1}B\u{2}", b"B-1"));
+            let answers = world.answers(reader);
+            let answer = answers.iter().find(|answer| answer.opaque == opaque).expect("the new tag wakes");
+            assert_eq!((answer.code, bodies(answer)), (0, vec!["B-1".to_owned()]));
+        }
+    }
+}
