@@ -89,6 +89,19 @@ fn the_glommio_executor_gives_results_and_failures() {
 }
 
 #[test]
+fn a_job_that_comes_while_the_executor_falls_asleep_is_done() {
+    // Each job follows the end of the one before, at another distance: the thread is falling asleep, asleep, or busy.
+    let background = GlommioBackground::start(Arc::new(RealDisk));
+    for n in 0..5_000_u32 {
+        for _ in 0..(n % 97) * 40 {
+            std::hint::spin_loop();
+        }
+        let job = ask_background(&background, Job::Task { class: JobClass::Waited, task: steps(0, false) });
+        assert!(answer(&job).is_ok());
+    }
+}
+
+#[test]
 fn reads_go_before_long_upkeep() {
     let background = GlommioBackground::start(Arc::new(RealDisk));
     let (_dir, file) = file_with(&[3; 4096]);
