@@ -48,6 +48,7 @@ const SEGMENTS_PER_SHARD: u64 = 32;
 pub fn run(config: Config) -> Result<()> {
     let started = Instant::now();
     reactor::probe()?;
+    raise_descriptor_limit();
     let listeners = bind(&config)?;
     let disk: Arc<dyn Disk> = Arc::new(RealDisk);
     let broker = match config.broker {
@@ -64,6 +65,16 @@ pub fn run(config: Config) -> Result<()> {
     let reason = running.wait();
     tracing::info!("{reason}: stopping");
     running.stop()
+}
+
+/// Connections and queue files want more descriptors than the usual soft limit; what the hard limit allows is ours to take.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!(%error, "the limit of open files stays as it is");
+    }
 }
 
 /// Binds every port, the VIP port included.
@@ -263,6 +274,8 @@ struct Running {
     engine: Engine<CoreMessage>,
     control: Control,
     events: Receiver<Event>,
+    /// The signal that came before the start was over.
+    early_stop: Option<&'static str>,
     home: Option<Arc<StoreHome>>,
     clean: Arc<AtomicUsize>,
     cores: usize,
@@ -306,14 +319,15 @@ impl Running {
             core: engine.handles()[0].clone(),
             events: event_sender,
         })?;
-        let running = Self { engine, control, events, home, clean, cores: count, _namesrv_lock: namesrv_lock };
+        let mut running =
+            Self { engine, control, events, early_stop: None, home, clean, cores: count, _namesrv_lock: namesrv_lock };
         running.accept(listeners);
         say(&format!("{banner}ready in {} ms", started.elapsed().as_millis()));
         Ok(running)
     }
 
     /// Accepts connections when every core has its metadata, and waits a little for the first registration.
-    fn accept(&self, listeners: Vec<(ListenerSpec, TcpListener)>) {
+    fn accept(&mut self, listeners: Vec<(ListenerSpec, TcpListener)>) {
         let with_broker = self.home.is_some();
         let mut ready = !with_broker;
         let deadline = Instant::now() + FIRST_REGISTRATION;
@@ -327,7 +341,11 @@ impl Running {
                     self.engine.listen(others.take().unwrap_or_default());
                 }
                 Ok(Event::Registered) if ready => return,
-                Ok(_) => {}
+                Ok(Event::Stop(reason)) => {
+                    self.early_stop = Some(reason);
+                    break;
+                }
+                Ok(Event::Registered | Event::SaidGoodbye) => {}
                 Err(_) => break,
             }
         }
@@ -336,6 +354,9 @@ impl Running {
 
     /// Waits for a signal.
     fn wait(&self) -> &'static str {
+        if let Some(reason) = self.early_stop {
+            return reason;
+        }
         loop {
             match self.events.recv() {
                 Ok(Event::Stop(reason)) => return reason,
