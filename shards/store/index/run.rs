@@ -154,7 +154,7 @@ mod tests {
         );
         let mut found = Vec::new();
         run.find(3, 100, 199_990, 3, &mut found);
-        assert_eq!(found, [19_998_700, 19_998_000, 19_997_300].map(PhysicalOffset));
+        assert_eq!(found, [19_998_600, 19_997_900, 19_997_200].map(PhysicalOffset));
         found.clear();
         run.find(3, 3, 10, 10, &mut found);
         assert_eq!(found, [1000, 300].map(PhysicalOffset));

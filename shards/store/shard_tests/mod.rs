@@ -5,4 +5,5 @@ mod crash;
 mod damage;
 mod flow;
 mod java;
+mod mutants;
 mod rig;
