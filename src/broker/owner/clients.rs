@@ -156,13 +156,16 @@ impl ConsumerGroup {
     }
 }
 
+/// The groups that a connection is in: as consumer, as producer.
+type GroupsOf = (Vec<Arc<str>>, Vec<Arc<str>>);
+
 /// All clients.
 #[derive(Debug, Default)]
 pub struct Clients {
     groups: BTreeMap<Arc<str>, ConsumerGroup>,
     producers: BTreeMap<Arc<str>, HashMap<ConnectionId, Client, FixedState>>,
-    /// Which groups (as consumer, as producer) a connection is in.
-    of_connection: HashMap<ConnectionId, (Vec<Arc<str>>, Vec<Arc<str>>), FixedState>,
+    /// What to leave when a connection is gone.
+    of_connection: HashMap<ConnectionId, GroupsOf, FixedState>,
 }
 
 impl Clients {

@@ -73,7 +73,10 @@ impl Owner {
     pub(super) fn reset_with(&mut self, turn: &mut Turn<'_>, reset: Reset, gathered: Gathered) {
         let asker = reset.asker.clone();
         let done = reset.targets(gathered).and_then(|targets| match self.settings.server_side_reset {
-            true => Ok(self.reset_here(&reset, &targets)),
+            true => {
+                self.reset_here(&reset, &targets);
+                Ok(())
+            }
             false => self.reset_at_clients(turn, &reset, targets),
         });
         if let Err(refusal) = done {
