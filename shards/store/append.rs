@@ -14,10 +14,9 @@ use smallvec::SmallVec;
 use sys::disk::DiskFile;
 
 use crate::consume_queue::{Entry, Slot, is_file_name};
-use crate::dispatch::tags_code;
 use crate::error::{AppendError, WriteError};
 use crate::flush::SyncPart;
-use crate::index::record_keys;
+use crate::index::RecordKeys;
 use crate::limits;
 use crate::options::FlushMode;
 use crate::shard::{Pending, Shard};
@@ -194,15 +193,15 @@ impl Shard {
         store_ms: i64,
     ) {
         let offset = PhysicalOffset(entry.offset);
-        let text = &self.log.staging()[properties..];
+        let found = RecordKeys::scan(&self.log.staging()[properties..]);
         if self.options.message_index_enable {
             let keys = &mut self.staged_keys;
-            record_keys(fields.topic, text, fields.sys_flag, &mut |hash| {
+            found.hashes(fields.topic, fields.sys_flag, &mut |hash| {
                 keys.push(StagedKey { hash, offset, store_ms });
             });
         }
         if let Some(slot) = slot {
-            entry.tag = tags_code(text);
+            entry.tag = found.tags_code();
             self.staged.push(Staged { slot, entry, store_ms });
         }
     }

@@ -4,11 +4,11 @@
 //! Invariants: the queue offset of an entry is the previous one + 1; giving a record again changes nothing; bytes from a
 //! damaged disk end as a skipped record or a blank entry, never as an assertion.
 
-use message::properties::{name, pairs};
 use message::record::RecordView;
 use message::{PhysicalOffset, sys_flag};
 
 use crate::consume_queue::{Entry, QueueTable, Slot, is_file_name};
+use crate::index::RecordKeys;
 
 /// Most blank entries that stand in for lost records of one queue. A larger jump in queue offsets is not believed.
 const BLANK_ENTRIES: u64 = 1 << 20;
@@ -24,17 +24,6 @@ pub(crate) enum Dispatched {
     NotQueued,
     /// Its queue begins later than its first record in the log: entries before it are missing.
     Gap(Slot),
-}
-
-/// The tag value of a record's entry.
-pub(crate) fn tags_code(properties: &[u8]) -> i64 {
-    let mut tags = None;
-    for (key, value) in pairs(properties) {
-        if key == name::TAGS {
-            tags = Some(value);
-        }
-    }
-    message::hash::tag_hash(tags)
 }
 
 /// What recovery knows of the entries before the record that it gives.
@@ -85,7 +74,7 @@ pub(crate) fn recovered(
             _ => (next..offset).for_each(|_| push(table, slot, Entry::BLANK, 0)),
         }
     }
-    let entry = Entry { offset: at.0, size: record.size(), tag: tags_code(record.properties()) };
+    let entry = Entry { offset: at.0, size: record.size(), tag: RecordKeys::scan(record.properties()).tags_code() };
     push(table, slot, if damaged { Entry::BLANK } else { entry }, record.store_timestamp_ms());
     Dispatched::Added
 }

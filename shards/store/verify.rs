@@ -13,8 +13,8 @@ use sys::disk::{Disk, OpenMode};
 
 use crate::commit_log::list_segments;
 use crate::consume_queue::{ENTRY_BYTES, Entry, QueueFiles, is_file_name};
-use crate::dispatch::tags_code;
 use crate::error::OpenError;
+use crate::index::RecordKeys;
 use crate::layout::{ShardId, ShardLayout, offset_file_name, parse_offset_file_name};
 use crate::options::StoreOptions;
 use crate::recovery::{LogFiles, max_record};
@@ -65,7 +65,11 @@ pub fn verify_shard(
                 let queue_id = u32::try_from(record.queue_id()).ok().filter(|_| is_file_name(record.topic()));
                 let queued = sys_flag::is_queued(record.sys_flag()) && !tombstones.covers(record.topic(), at);
                 if let Some(queue_id) = queue_id.filter(|_| queued && !damaged) {
-                    let entry = Entry { offset: at.0, size: record.size(), tag: tags_code(record.properties()) };
+                    let entry = Entry {
+                        offset: at.0,
+                        size: record.size(),
+                        tag: RecordKeys::scan(record.properties()).tags_code(),
+                    };
                     let queue = expected.entry((record.topic().into(), queue_id)).or_default();
                     if queue.insert(record.queue_offset().0, entry).is_some() {
                         report.fault(|| format!("offset {} given twice in a queue", record.queue_offset()));

@@ -7,29 +7,51 @@ use message::hash::IndexKeyPrefix;
 use message::properties::{name, pairs};
 use message::sys_flag;
 
-/// Gives the hash of each index item of a record to `visit`. Records that roll a transaction back have none.
-pub fn record_keys(topic: &[u8], properties: &[u8], record_sys_flag: i32, visit: &mut dyn FnMut(u32)) {
-    if record_sys_flag & sys_flag::TRANSACTION_MASK == sys_flag::TRANSACTION_ROLLBACK {
-        return;
-    }
-    let (mut unique, mut keys, mut tags): (&[u8], &[u8], &[u8]) = (b"", b"", b"");
-    for (key, value) in pairs(properties) {
-        match key {
-            name::UNIQ_KEY => unique = value,
-            name::KEYS => keys = value,
-            name::TAGS => tags = value,
-            _ => {}
+/// The properties of a record that the store looks at, found in one pass. Empty: not there.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RecordKeys<'a> {
+    unique: &'a [u8],
+    keys: &'a [u8],
+    tags: &'a [u8],
+}
+
+impl<'a> RecordKeys<'a> {
+    /// Looks through a properties text.
+    #[must_use]
+    pub fn scan(properties: &'a [u8]) -> Self {
+        let mut found = Self::default();
+        for (key, value) in pairs(properties) {
+            match key {
+                name::UNIQ_KEY => found.unique = value,
+                name::KEYS => found.keys = value,
+                name::TAGS => found.tags = value,
+                _ => {}
+            }
         }
+        found
     }
-    let prefix = IndexKeyPrefix::new(topic);
-    if !unique.is_empty() {
-        visit(prefix.key(unique));
+
+    /// The tag value of the record's consume-queue entry.
+    #[must_use]
+    pub fn tags_code(&self) -> i64 {
+        message::hash::tag_hash((!self.tags.is_empty()).then_some(self.tags))
     }
-    for word in keys.split(|&byte| byte == b' ').filter(|word| !word.is_empty()) {
-        visit(prefix.key(word));
-    }
-    if !tags.is_empty() {
-        visit(IndexKeyPrefix::for_tags(topic).key(tags));
+
+    /// Gives the hash of each index item to `visit`. Records that roll a transaction back have none.
+    pub fn hashes(&self, topic: &[u8], record_sys_flag: i32, visit: &mut dyn FnMut(u32)) {
+        if record_sys_flag & sys_flag::TRANSACTION_MASK == sys_flag::TRANSACTION_ROLLBACK {
+            return;
+        }
+        let prefix = IndexKeyPrefix::new(topic);
+        if !self.unique.is_empty() {
+            visit(prefix.key(self.unique));
+        }
+        for word in self.keys.split(|&byte| byte == b' ').filter(|word| !word.is_empty()) {
+            visit(prefix.key(word));
+        }
+        if !self.tags.is_empty() {
+            visit(IndexKeyPrefix::for_tags(topic).key(self.tags));
+        }
     }
 }
 

@@ -36,7 +36,7 @@ use crate::layout::{SHARD_SPAN, ShardId, ShardLayout};
 use crate::options::StoreOptions;
 use crate::step::{ColdSource, Missing, ReadStep};
 
-pub use self::keys::{key_hash, record_keys, tag_hash};
+pub use self::keys::{RecordKeys, key_hash, tag_hash};
 pub use self::lookup::{KeyLookup, MAX_UNSURE};
 
 /// Items after which a run is sealed: a merge passes through the whole slot table (20 MB), so it is worth 20 bytes an item.

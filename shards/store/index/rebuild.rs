@@ -12,7 +12,7 @@ use reactor::{BackgroundTask, Step};
 use sys::disk::{Disk, DiskFile, OpenMode};
 
 use super::file::read_full;
-use super::keys::record_keys;
+use super::keys::RecordKeys;
 use super::run::Run;
 use super::scan::{Found, record_at};
 use crate::layout::{offset_file_name, parse_offset_file_name};
@@ -103,7 +103,7 @@ impl Rebuild {
                 Found::Record(record) => {
                     let (at, time) = (self.position, record.store_timestamp_ms());
                     let mut put = |hash| run.push(hash, at, time);
-                    record_keys(record.topic(), record.properties(), record.sys_flag(), &mut put);
+                    RecordKeys::scan(record.properties()).hashes(record.topic(), record.sys_flag(), &mut put);
                     self.position = self.position.plus(u64::from(record.size()));
                 }
                 Found::Skip(count) => self.position = self.position.plus(count as u64),

@@ -24,7 +24,7 @@ use crate::consume_queue::{QueueFiles, QueueTable, Slot, write_now};
 use crate::dispatch::{self, Dispatched, Trust};
 use crate::error::OpenError;
 use crate::home::StoreHome;
-use crate::index::{Index, IndexHistory, record_keys};
+use crate::index::{Index, IndexHistory, RecordKeys};
 use crate::layout::{ShardId, ShardLayout, offset_file_name};
 use crate::limits;
 use crate::options::{FlushMode, StoreOptions};
@@ -286,7 +286,8 @@ fn keep_within_memory(disk: &dyn Disk, table: &mut QueueTable, files: &QueueFile
 /// Puts the keys of a record into the index.
 fn put_keys(index: &mut Index, record: &RecordView<'_>, at: PhysicalOffset) {
     let store_ms = record.store_timestamp_ms();
-    record_keys(record.topic(), record.properties(), record.sys_flag(), &mut |hash| index.put(hash, at, store_ms));
+    let keys = RecordKeys::scan(record.properties());
+    keys.hashes(record.topic(), record.sys_flag(), &mut |hash| index.put(hash, at, store_ms));
 }
 
 /// The largest record that a walk believes in.
