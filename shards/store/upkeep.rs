@@ -17,9 +17,7 @@ use sys::disk::{Disk, OpenMode};
 
 use crate::checkpoint::{JavaFields, OwnArea};
 use crate::commit_log::Prepared;
-use crate::consume_queue::{
-    Entry, FileCache, QueueFiles, Slot, SyncItem, WriteBatch, WrittenBatch, sync_queue, write_now,
-};
+use crate::consume_queue::{Entry, FileCache, QueueSync, Slot, SyncItem, WriteBatch, WrittenBatch, write_now};
 use crate::index::KeyLookup;
 use crate::layout::ShardLayout;
 use crate::limits;
@@ -191,9 +189,8 @@ impl Shard {
     /// Makes what the queues have in their files durable and vouches for it, here and now. The log is durable.
     pub(crate) fn vouch_now(&mut self) -> io::Result<()> {
         let (items, queues) = self.take_sync_items();
-        for item in &items {
-            sync_queue(&*self.disk, &self.queue_files, item)?;
-        }
+        let mut syncs = QueueSync::new(&self.queue_files, items);
+        while !syncs.advance(&*self.disk)? {}
         for (slot, _, to) in queues {
             self.table.get_mut(slot).synced = to;
         }
@@ -387,8 +384,8 @@ impl Shard {
     fn sync_pass(&mut self) {
         let Pass::Writing { file, .. } = std::mem::replace(&mut self.upkeep.pass, Pass::Idle) else { return };
         let (items, queues) = self.take_sync_items();
-        let task =
-            SyncPass { files: self.queue_files.clone(), layout: self.layout.clone(), items, table: file.encode() };
+        let syncs = QueueSync::new(&self.queue_files, items);
+        let task = SyncPass { syncs, layout: self.layout.clone(), table: file.encode() };
         self.upkeep.pass = Pass::Syncing { vouched: file.vouched, vouched_ms: file.last_store_ms, queues };
         self.background(JobClass::Upkeep, Box::new(task), Pending::Pass);
     }
@@ -448,9 +445,8 @@ impl Shard {
 
 /// Background: the syncs of a pass, then the queue table.
 struct SyncPass {
-    files: QueueFiles,
+    syncs: QueueSync,
     layout: ShardLayout,
-    items: Vec<SyncItem>,
     table: Vec<u8>,
 }
 
@@ -459,16 +455,11 @@ struct PassWritten;
 
 impl BackgroundTask for SyncPass {
     fn step(&mut self, disk: &dyn Disk) -> io::Result<Step> {
-        /// A sync may take a millisecond.
-        const STEP_ITEMS: usize = 4;
-        if self.items.is_empty() {
-            replace_file(disk, &self.layout, &self.table)?;
-            return Ok(Step::Done(Box::new(PassWritten)));
+        if !self.syncs.advance(disk)? {
+            return Ok(Step::More);
         }
-        for item in self.items.drain(self.items.len().saturating_sub(STEP_ITEMS)..) {
-            sync_queue(disk, &self.files, &item)?;
-        }
-        Ok(Step::More)
+        replace_file(disk, &self.layout, &self.table)?;
+        Ok(Step::Done(Box::new(PassWritten)))
     }
 }
 

@@ -68,6 +68,18 @@ pub trait Disk: Send + Sync {
     /// Creates the folder and those above it, and syncs every folder in which an entry was made.
     fn create_dir_all(&self, dir: &Path) -> io::Result<()>;
 
+    /// Creates the folder and those above it, without any sync: for many folders that [`Disk::sync_file_system`] or
+    /// syncs of their parents make durable together.
+    fn create_dir_all_unsynced(&self, dir: &Path) -> io::Result<()> {
+        self.create_dir_all(dir)
+    }
+
+    /// Makes everything on the file system of the path durable, files, lengths and names alike: cheaper than thousands
+    /// of single syncs. `Unsupported` where there is no such operation.
+    fn sync_file_system(&self, _path: &Path) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// Replaces `to` by `from` in one step. Durable after a sync of the folder(s).
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 

@@ -90,6 +90,15 @@ impl Disk for RealDisk {
         Ok(())
     }
 
+    fn create_dir_all_unsynced(&self, dir: &Path) -> io::Result<()> {
+        std::fs::create_dir_all(dir).map_err(|error| at(dir, "create folder", error))
+    }
+
+    fn sync_file_system(&self, path: &Path) -> io::Result<()> {
+        let file = File::open(path).map_err(|error| at(path, "open", error))?;
+        rustix::fs::syncfs(&file).map_err(|error| at(path, "sync the file system of", error.into()))
+    }
+
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         std::fs::rename(from, to).map_err(|error| at(from, "rename", error))
     }

@@ -11,4 +11,4 @@ mod writer;
 pub(crate) use entry::{ENTRY_BYTES, Entry};
 pub(crate) use files::{EntryReader, FileCache, QueueFiles, is_file_name, read_entries};
 pub(crate) use table::{QueueTable, Slot};
-pub(crate) use writer::{SyncItem, WriteBatch, WrittenBatch, sync_queue, write_now};
+pub(crate) use writer::{QueueSync, SyncItem, WriteBatch, WrittenBatch, write_now};

@@ -5,6 +5,7 @@
 //! queue's first entry in its first file is filled with Java's blank entries; writing the same entries again is harmless.
 
 use std::io::{self, IoSlice};
+use std::path::Path;
 use std::sync::Arc;
 
 use reactor::{BackgroundTask, Step};
@@ -221,7 +222,7 @@ fn open_for_write(
         Ok(file) if file.len()? == files.file_size => return Ok((file, false)),
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            disk.create_dir_all(&files.queue_dir(topic, queue_id))?;
+            disk.create_dir_all_unsynced(&files.queue_dir(topic, queue_id))?;
             disk.open(&path, OpenMode::Create)?
         }
         Err(error) => return Err(error),
@@ -248,9 +249,56 @@ pub(crate) struct SyncItem {
     pub(crate) to: u64,
 }
 
-/// Syncs the files of a queue, and its folder where a file may be new. Files that are gone (the topic was deleted) are
-/// passed over.
-pub(crate) fn sync_queue(disk: &dyn Disk, files: &QueueFiles, item: &SyncItem) -> io::Result<()> {
+/// Makes what many queues have in their files durable, with the names of files and folders, in short steps.
+pub(crate) struct QueueSync {
+    files: QueueFiles,
+    items: Vec<SyncItem>,
+    topics: Vec<Arc<[u8]>>,
+    started: bool,
+}
+
+impl QueueSync {
+    pub(crate) fn new(files: &QueueFiles, items: Vec<SyncItem>) -> Self {
+        let mut topics: Vec<_> = items.iter().map(|item| Arc::clone(&item.topic)).collect();
+        topics.sort_unstable();
+        topics.dedup();
+        Self { files: files.clone(), items, topics, started: false }
+    }
+
+    /// The next step; whether all is durable.
+    pub(crate) fn advance(&mut self, disk: &dyn Disk) -> io::Result<bool> {
+        /// A sync may take a millisecond.
+        const STEP_ITEMS: usize = 4;
+        /// From here on one sync of the file system is cheaper.
+        const MANY_ITEMS: usize = 128;
+        if self.topics.is_empty() {
+            return Ok(true);
+        }
+        if !std::mem::replace(&mut self.started, true) && self.items.len() >= MANY_ITEMS {
+            match disk.sync_file_system(&self.files.root) {
+                Err(error) if error.kind() == io::ErrorKind::Unsupported => {}
+                result => return result.map(|()| true),
+            }
+        }
+        for item in self.items.drain(self.items.len().saturating_sub(STEP_ITEMS)..) {
+            sync_queue(disk, &self.files, &item)?;
+        }
+        if !self.items.is_empty() {
+            return Ok(false);
+        }
+        match self.topics.pop() {
+            Some(topic) => sync_dir(disk, &self.files.topic_dir(&topic))?,
+            None => return Ok(true),
+        }
+        if self.topics.is_empty() {
+            sync_dir(disk, &self.files.root)?;
+        }
+        Ok(self.topics.is_empty())
+    }
+}
+
+/// Syncs the files of a queue, and its folder. Files that are gone (the topic was deleted) are passed over.
+fn sync_queue(disk: &dyn Disk, files: &QueueFiles, item: &SyncItem) -> io::Result<()> {
     let mut file_start = files.file_of(item.from);
     let last = files.file_of(item.to.saturating_sub(1).max(item.from));
     while file_start <= last {
@@ -261,8 +309,12 @@ pub(crate) fn sync_queue(disk: &dyn Disk, files: &QueueFiles, item: &SyncItem) -
         }
         file_start += files.file_size;
     }
-    let dir = files.queue_dir(&item.topic, item.id);
-    match disk.sync_dir(&dir) {
+    sync_dir(disk, &files.queue_dir(&item.topic, item.id))
+}
+
+/// Syncs a folder that may be gone.
+fn sync_dir(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
+    match disk.sync_dir(dir) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
