@@ -3,9 +3,9 @@
 //! ```text
 //!    0 store time of the last flushed record (8) | 8 of the last record in a flushed queue (8) | 16 in a flushed index (8)
 //!   24 master flushed offset (8) | 32 confirm offset (8)                                        times in ms since 1970
-//! 2048 magic (8) | version (4) | 0 (4) | durable offset (8) | vouched offset (8)
-//! 2080 index: everything below (8) | number of the newest file (8) | its items (4) | files (4)
-//! 2104 the five fields above again (40) | CRC of our area so far (4)
+//!  256 magic (8) | version (4) | 0 (4) | durable offset (8) | vouched offset (8)
+//!  288 index: everything below (8) | number of the newest file (8) | its items (4) | files (4)
+//!  312 the five fields above again (40) | CRC of our area so far (4)
 //! ```
 //!
 //! Invariants: 4,096 bytes, big endian. Our area counts only while its copies equal Java's fields: a Java broker that
@@ -20,12 +20,14 @@ use crate::index::IndexProgress;
 pub(crate) const CHECKPOINT_BYTES: usize = 4096;
 /// Where the store time of the last record in a flushed queue stands.
 pub(crate) const QUEUES_TIME_AT: u64 = 8;
-const AREA_AT: usize = 2048;
+/// In the sector of Java's fields: a power cut leaves both as they were, or both as they were written.
+const AREA_AT: usize = 256;
 const MAGIC: &[u8; 8] = b"RMQCKPT\n";
 const VERSION: u32 = 1;
 /// Where the copies of Java's fields stand in our area.
 const COPIES_AT: usize = 56;
 const AREA_BYTES: usize = COPIES_AT + 40;
+const _: () = assert!(AREA_AT + AREA_BYTES + 4 <= 512, "one sector");
 
 /// Java's five fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -179,7 +179,7 @@ impl Recovery<'_> {
             self.table.restore(slot, first, min, max);
             self.table.get_mut(slot).last_end = last_end;
             self.table.doubt(slot);
-            self.clear_behind(&topic, id, max)?;
+            self.clear_behind(&topic, id, max, true)?;
         }
         Ok(())
     }
@@ -236,27 +236,37 @@ impl Recovery<'_> {
             }
         }
         if !self.clean && found.is_some_and(|found| !found.starts.is_empty()) {
-            self.clear_behind(&row.topic, row.id, row.max)?;
+            self.clear_behind(&row.topic, row.id, row.max, false)?;
         }
         Ok(true)
     }
 
-    /// Makes the space of entries `from..` zero, if there is anything in it, and removes later files.
-    fn clear_behind(&self, topic: &[u8], id: u32, from: u64) -> io::Result<()> {
+    /// Makes the space of entries `from..` zero and removes later files. Where the table does not vouch, this is durable
+    /// before the log grows again: an old entry that came back after the next power cut would name a new record.
+    fn clear_behind(&self, topic: &[u8], id: u32, from: u64, durable: bool) -> io::Result<()> {
         let file_start = self.files.file_of(from);
         let position = from * ENTRY_BYTES as u64 - file_start;
-        if let Some(file) = self.open(topic, id, file_start, OpenMode::ReadWrite)? {
-            let mut next = [0; ENTRY_BYTES];
-            let read = file.read_at(&mut next, position)?;
-            if next[..read].iter().any(|&byte| byte != 0) {
-                file.set_len(position)?;
-                file.set_len(self.files.file_size)?;
-            }
-        }
         let dir = self.files.queue_dir(topic, id);
+        let mut removed = false;
         for item in self.disk.list(&dir)? {
             if parse_offset_file_name(&item.name).is_some_and(|start| start > file_start) {
                 self.disk.remove_file(&dir.join(&item.name))?;
+                removed = true;
+            }
+        }
+        if removed && durable {
+            self.disk.sync_dir(&dir)?;
+        }
+        if let Some(file) = self.open(topic, id, file_start, OpenMode::ReadWrite)? {
+            let mut next = [0; ENTRY_BYTES];
+            let read = file.read_at(&mut next, position)?;
+            // After an unclean end there may be old entries behind a gap, too.
+            if !self.clean || next[..read].iter().any(|&byte| byte != 0) {
+                file.set_len(position)?;
+                file.set_len(self.files.file_size)?;
+                if durable {
+                    file.sync_data()?;
+                }
             }
         }
         Ok(())
@@ -286,7 +296,7 @@ impl Recovery<'_> {
                 break;
             }
         }
-        self.clear_behind(topic, id, max)?;
+        self.clear_behind(topic, id, max, true)?;
         Ok(Some((first / ENTRY_BYTES as u64, max, last_end)))
     }
 
