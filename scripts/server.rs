@@ -237,10 +237,11 @@ fn running(folder: &Path) -> Result<Option<Pid>> {
     // The first thread can be gone while others still hold the sockets.
     let threads = fs::read_dir(format!("/proc/{text}/task")).map_or(0, Iterator::count);
     let ended = threads <= 1 && stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with(['Z', 'X']));
-    // Process ids are used again: ours listens where we told it to.
+    // Process ids are used again: ours listens where we told it to. Right after its start it shows no arguments yet.
     let arguments = fs::read_to_string(folder.join("arguments")).unwrap_or_default();
     let address = arguments.lines().find(|word| word.parse::<SocketAddr>().is_ok()).unwrap_or("no address");
-    let ours = ended || fs::read_to_string(format!("/proc/{text}/cmdline")).is_ok_and(|c| c.contains(address));
+    let ours =
+        ended || fs::read_to_string(format!("/proc/{text}/cmdline")).is_ok_and(|c| c.is_empty() || c.contains(address));
     Ok((ours && !ended).then_some(pid))
 }
 
