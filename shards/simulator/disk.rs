@@ -311,6 +311,34 @@ impl Disk for SimulatedDisk {
         Ok(())
     }
 
+    fn create_dir_all_unsynced(&self, dir: &Path) -> io::Result<()> {
+        let mut state = self.state();
+        let mut missing: Vec<&Path> = dir.ancestors().take_while(|dir| !state.names.contains_key(*dir)).collect();
+        if !missing.is_empty() {
+            state.operation()?;
+        }
+        missing.reverse();
+        missing.into_iter().for_each(|dir| state.change(Change::Set(dir.to_owned(), Node::Dir)));
+        Ok(())
+    }
+
+    fn sync_file_system(&self, _path: &Path) -> io::Result<()> {
+        let mut guard = self.state();
+        let state = &mut *guard;
+        state.operation()?;
+        if matches!(state.fault, Some(Fault::Sync(from)) if state.operations >= from) {
+            state.fault = None;
+            state.files.iter_mut().for_each(Content::lose_dirty);
+            return Err(io::Error::other("a simulated failure of a sync"));
+        }
+        if state.honest {
+            let pending = std::mem::take(&mut state.pending);
+            pending.iter().for_each(|change| apply(&mut state.durable_names, change));
+            state.files.iter_mut().for_each(Content::sync);
+        }
+        Ok(())
+    }
+
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let mut state = self.state();
         let node = Node::File(state.file(from)?);

@@ -10,7 +10,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use reactor::{BackgroundTask, Job, JobOutput, Now, Step};
 use simulator::{Fault, Residency, SimulatedDisk};
-use store::index::{Index, IndexHistory, IndexProgress, KeyLookup, key_hash, record_keys, tag_hash};
+use store::index::{Index, IndexHistory, IndexProgress, KeyLookup, RecordKeys, key_hash, tag_hash};
 use store::{ColdSource, OpenError, ReadStep, ShardId, StoreLayout, StoreOptions};
 use sys::disk::{Disk, OpenMode};
 
@@ -112,7 +112,8 @@ impl World {
         self.write(&bytes);
         let (at, time) = (self.end, self.now.wall_ms);
         let index = &mut self.index;
-        record_keys(b"t", properties.as_bytes(), 0, &mut |hash| index.put(hash, at, time));
+        let mut put = |hash| index.put(hash, at, time);
+        RecordKeys::scan(properties.as_bytes()).hashes(b"t", 0, &mut put);
         for number in numbers {
             let known = self.model.entry(number).or_default();
             if known.last() != Some(&at) {
