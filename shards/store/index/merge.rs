@@ -18,8 +18,8 @@ use super::run::Run;
 
 /// Slots of a group: 256 KiB, which the second-level cache holds while its items are linked.
 const GROUP_SLOTS: u32 = 1 << 16;
-/// Groups of one step: 4 MiB.
-const GROUPS_A_STEP: u32 = 16;
+/// Groups of one step: 1 MiB.
+const GROUPS_A_STEP: u32 = 4;
 /// Items written in one step: 2.5 MiB.
 const ITEMS_A_STEP: usize = 1 << 17;
 /// A group with fewer items than this is read and written slot by slot.
@@ -78,17 +78,28 @@ struct Part {
     /// Number of the run's items that go into this file.
     count: usize,
     phase: Phase,
-    /// Items (counted from the first of this part) ordered by group of slots, and where each group begins.
-    grouped: Vec<u32>,
+    /// Items ordered by group of slots, within a group in the order of the log, and where each group begins.
+    grouped: Vec<Placed>,
     groups: Vec<u32>,
+    /// Where the next item of each group goes while they are ordered.
+    next: Vec<u32>,
     /// The link of each item.
     previous: Vec<u32>,
+}
+
+/// An item and its slot, side by side, so that a group is read in one sequence.
+#[derive(Clone, Copy, Default)]
+struct Placed {
+    slot: u32,
+    /// Counted from the first item of the part.
+    at: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Phase {
     Repair { group: u32 },
-    Group,
+    Count { from: usize },
+    Place { from: usize },
     Link { group: u32 },
     Items { from: usize },
     SyncItems,
@@ -129,14 +140,18 @@ impl Merge {
                 None => {
                     synced(part.writer.sync_data())?;
                     self.repair = false;
-                    Phase::Group
+                    Phase::Count { from: 0 }
                 }
             },
-            Phase::Group => {
-                part.group(geometry, run, first);
-                Phase::Link { group: 0 }
-            }
-            Phase::Link { group } => match part.link(geometry, run, first, group).map_err(Failure::Write)? {
+            Phase::Count { from } => match part.count_groups(geometry, run, first, from) {
+                Some(from) => Phase::Count { from },
+                None => Phase::Place { from: 0 },
+            },
+            Phase::Place { from } => match part.place(geometry, run, first, from) {
+                Some(from) => Phase::Place { from },
+                None => Phase::Link { group: 0 },
+            },
+            Phase::Link { group } => match part.link(geometry, group).map_err(Failure::Write)? {
                 Some(group) => Phase::Link { group },
                 None => Phase::Items { from: 0 },
             },
@@ -149,7 +164,7 @@ impl Merge {
                 synced(part.writer.sync_data())?;
                 Phase::Slots { group: 0 }
             }
-            Phase::Slots { group } => match part.write_slots(geometry, run, first, group).map_err(Failure::Write)? {
+            Phase::Slots { group } => match part.write_slots(geometry, group).map_err(Failure::Write)? {
                 Some(group) => Phase::Slots { group },
                 None => Phase::SyncSlots,
             },
@@ -182,9 +197,10 @@ impl Merge {
         };
         let writer = disk.open(&name.path(&self.dir), OpenMode::ReadWrite)?;
         let count = left.min((self.geometry.items - old.count) as usize);
-        let phase = if self.repair && !created { Phase::Repair { group: 0 } } else { Phase::Group };
-        let (grouped, groups, previous) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Part { name, created, reader, writer, old, new: old, count, phase, grouped, groups, previous })
+        let phase = if self.repair && !created { Phase::Repair { group: 0 } } else { Phase::Count { from: 0 } };
+        let (grouped, previous) = (vec![Placed::default(); count], vec![0; count]);
+        let (groups, next) = (vec![0; group_count(self.geometry) as usize + 1], Vec::new());
+        Ok(Part { name, created, reader, writer, old, new: old, count, phase, grouped, groups, next, previous })
     }
 
     /// Makes an empty, sparse file of full length.
@@ -266,48 +282,54 @@ impl Part {
         Ok(if previous < number { previous } else { 0 })
     }
 
-    /// Orders the part's items by group of slots; within a group they stay in the order of the log.
-    fn group(&mut self, geometry: Geometry, run: &Run, first: usize) {
-        let group_of = |at: usize| (geometry.slot_of(run.hash(first + at)) / GROUP_SLOTS) as usize;
-        let mut next = vec![0_u32; group_count(geometry) as usize + 1];
-        for at in 0..self.count {
-            next[group_of(at) + 1] += 1;
+    /// Counts how many items each group has; at the end, where each begins. Returns where to go on.
+    fn count_groups(&mut self, geometry: Geometry, run: &Run, first: usize, from: usize) -> Option<usize> {
+        let end = self.count.min(from + ITEMS_A_STEP);
+        for at in from..end {
+            self.groups[(geometry.slot_of(run.hash(first + at)) / GROUP_SLOTS) as usize + 1] += 1;
         }
-        for group in 1..next.len() {
-            next[group] += next[group - 1];
+        if end < self.count {
+            return Some(end);
         }
-        self.groups = next.clone();
-        self.grouped = vec![0; self.count];
-        for at in 0..self.count {
-            let place = &mut next[group_of(at)];
-            self.grouped[*place as usize] = at as u32;
-            *place += 1;
+        for group in 1..self.groups.len() {
+            self.groups[group] += self.groups[group - 1];
         }
-        self.previous = vec![0; self.count];
+        self.next = self.groups.clone();
+        None
     }
 
-    fn items_of(&self, group: u32) -> &[u32] {
-        &self.grouped[self.groups[group as usize] as usize..self.groups[group as usize + 1] as usize]
+    /// Orders some items by group. Returns where to go on.
+    fn place(&mut self, geometry: Geometry, run: &Run, first: usize, from: usize) -> Option<usize> {
+        let end = self.count.min(from + ITEMS_A_STEP);
+        for at in from..end {
+            let slot = geometry.slot_of(run.hash(first + at));
+            let place = &mut self.next[(slot / GROUP_SLOTS) as usize];
+            self.grouped[*place as usize] = Placed { slot, at: at as u32 };
+            *place += 1;
+        }
+        (end < self.count).then_some(end)
+    }
+
+    fn items_of(&self, group: u32) -> std::ops::Range<usize> {
+        self.groups[group as usize] as usize..self.groups[group as usize + 1] as usize
     }
 
     /// Finds the link of each item of some groups, and counts the slots that were empty. Returns the next group.
-    fn link(&mut self, geometry: Geometry, run: &Run, first: usize, group: u32) -> io::Result<Option<u32>> {
+    fn link(&mut self, geometry: Geometry, group: u32) -> io::Result<Option<u32>> {
         let end = group.saturating_add(GROUPS_A_STEP).min(group_count(geometry));
         for group in group..end {
-            let items = self.items_of(group).to_vec();
-            let slot_of = |at: u32| geometry.slot_of(run.hash(first + at as usize));
+            let items = &self.grouped[self.items_of(group)];
             let mut slots = match items.len() {
                 0 => continue,
                 count if count < FEW_ITEMS => None,
                 _ => Some(Slots::read(&*self.writer, geometry, group)?),
             };
-            for (place, &at) in items.iter().enumerate() {
-                let slot = slot_of(at);
+            for (place, &Placed { slot, at }) in items.iter().enumerate() {
                 let number = self.old.count + at;
                 let previous = match &mut slots {
                     Some(slots) => slots.replace(slot % GROUP_SLOTS, number),
-                    None => match items[..place].iter().rfind(|&&other| slot_of(other) == slot) {
-                        Some(&other) => self.old.count + other,
+                    None => match items[..place].iter().rfind(|other| other.slot == slot) {
+                        Some(other) => self.old.count + other.at,
                         None => read_slot(&*self.writer, geometry, slot)?,
                     },
                 };
@@ -335,20 +357,18 @@ impl Part {
     }
 
     /// Lets the slots of some groups name their newest items. Returns the next group.
-    fn write_slots(&mut self, geometry: Geometry, run: &Run, first: usize, group: u32) -> io::Result<Option<u32>> {
+    fn write_slots(&mut self, geometry: Geometry, group: u32) -> io::Result<Option<u32>> {
         let end = group.saturating_add(GROUPS_A_STEP).min(group_count(geometry));
         for group in group..end {
-            let items = self.items_of(group);
-            let slot_of = |at: u32| geometry.slot_of(run.hash(first + at as usize));
+            let items = &self.grouped[self.items_of(group)];
             if items.len() >= FEW_ITEMS {
                 let mut slots = Slots::read(&*self.writer, geometry, group)?;
-                items.iter().for_each(|&at| slots.set(slot_of(at) % GROUP_SLOTS, self.old.count + at));
+                items.iter().for_each(|item| slots.set(item.slot % GROUP_SLOTS, self.old.count + item.at));
                 slots.write(&*self.writer, geometry)?;
                 continue;
             }
-            for (place, &at) in items.iter().enumerate() {
-                let slot = slot_of(at);
-                if !items[place + 1..].iter().any(|&later| slot_of(later) == slot) {
+            for (place, &Placed { slot, at }) in items.iter().enumerate() {
+                if !items[place + 1..].iter().any(|later| later.slot == slot) {
                     let number = (self.old.count + at).to_be_bytes();
                     self.writer.write_at(&[IoSlice::new(&number)], geometry.slot_at(slot))?;
                 }
