@@ -63,15 +63,15 @@ impl LongPolls {
         None
     }
 
-    /// A message became visible: moves every hold of its queue that it satisfies to `woken`. `refresh` brings the filter of
-    /// a hold up to date first.
+    /// A message became visible: moves every hold of its queue that it satisfies to `woken`, and those whose filter is no
+    /// longer right, as `changed` says.
     pub fn wake(
         &mut self,
         topic: &[u8],
         queue_id: u32,
         max_offset: u64,
         tags_code: i64,
-        refresh: impl Fn(&mut PullWork),
+        changed: impl Fn(&PullWork) -> bool,
         woken: &mut Vec<HeldPull>,
     ) {
         if self.holds.is_empty() {
@@ -79,11 +79,10 @@ impl LongPolls {
         }
         let Ok(topic) = std::str::from_utf8(topic) else { return };
         let Some(waiting) = self.queues.get(topic).and_then(|queues| queues.get(&queue_id)) else { return };
-        let holds = &mut self.holds;
         let fits = |slot: &u32| {
-            let work = &mut holds[*slot as usize].pull.work;
-            refresh(work);
-            i64::try_from(max_offset).is_ok_and(|max| max > work.offset) && work.filter.matches(tags_code)
+            let work = &self.holds[*slot as usize].pull.work;
+            let behind = i64::try_from(max_offset).is_ok_and(|max| max > work.offset);
+            behind && (work.filter.matches(tags_code) || changed(work))
         };
         let ready: Vec<u32> = waiting.iter().copied().filter(fits).collect();
         woken.extend(ready.into_iter().map(|slot| self.take(slot)));
@@ -215,7 +214,7 @@ mod tests {
 
     fn woken(polls: &mut LongPolls, topic: &str, queue_id: u32, max_offset: u64, tags_code: i64) -> Vec<i32> {
         let mut out = Vec::new();
-        polls.wake(topic.as_bytes(), queue_id, max_offset, tags_code, |_| (), &mut out);
+        polls.wake(topic.as_bytes(), queue_id, max_offset, tags_code, |_| false, &mut out);
         out.iter().map(|held| held.reply.opaque).collect()
     }
 
@@ -269,7 +268,7 @@ mod tests {
                         inside.insert(opaque, (conn, queue_id, number, next as u64 + number));
                         continue;
                     }
-                    2 => polls.wake(b"t", queue_id, number, 0, |_| (), &mut out),
+                    2 => polls.wake(b"t", queue_id, number, 0, |_| false, &mut out),
                     3 => polls.expire(at(next as u64), &mut out),
                     _ => {
                         polls.connection_closed(ConnectionId { core: CoreId(0), slot: conn, generation: 0 });

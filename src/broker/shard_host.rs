@@ -330,8 +330,8 @@ impl ShardHost {
             self.write(answers, at);
             let Self { hosted, polls, woken, snapshot, .. } = self;
             hosted[at].shard.newly_visible(&mut |visible| {
-                let refresh = |work: &mut PullWork| pull::refresh(work, snapshot);
-                polls.wake(visible.topic, visible.queue_id, visible.max_offset.0, visible.tags_code, refresh, woken);
+                let changed = |work: &PullWork| pull::subscription_changed(work, snapshot);
+                polls.wake(visible.topic, visible.queue_id, visible.max_offset.0, visible.tags_code, changed, woken);
             });
         }
         self.polls.expire(now, &mut self.woken);
@@ -488,10 +488,26 @@ impl ShardHost {
     fn pull_again(&mut self, answers: &mut Answers<'_>, held: HeldPull) {
         let HeldPull { reply, mut work } = held;
         work.suspend_ms = None;
-        if let Err((refusal, forbidden)) = pull::check_again(&mut work, &self.snapshot) {
+        if let Err((refusal, forbidden)) = pull::check_again(&work, &self.snapshot) {
             return response::pull_refusal(answers, &reply, &refusal, forbidden);
         }
+        if pull::subscription_changed(&work, &self.snapshot) {
+            return self.ask_again(answers, &reply, &work);
+        }
         self.pull(answers, reply, work);
+    }
+
+    /// Sends a client back to the same offset, to ask with the subscription that it has now.
+    fn ask_again(&self, answers: &mut Answers<'_>, to: &ReplyTo, work: &PullWork) {
+        let hosted = self.hosted.iter().find(|hosted| hosted.id == work.topic.shard_of(work.queue_id));
+        let bounds = hosted.and_then(|hosted| hosted.shard.bounds(work.topic.name.as_bytes(), work.queue_id));
+        let Bounds { min, max } = bounds.unwrap_or_default();
+        let next_begin = QueueOffset(work.offset.max(0) as u64);
+        let status = GetStatus::NoMatchedMessage;
+        let slices = SmallVec::new();
+        let last_offset = PhysicalOffset(0);
+        let nothing = Pulled { status, next_begin, min, max, slices, bytes: 0, count: 0, behind_bytes: 0, last_offset };
+        response::pull(answers, to, work, ResponseCode::PullRetryImmediately, &nothing);
     }
 
     fn hold(&mut self, answers: &mut Answers<'_>, to: ReplyTo, work: PullWork, suspend_ms: u64, pulled: &Pulled) {

@@ -137,29 +137,31 @@ pub fn admit(
     })
 }
 
-/// Brings the filter of a held pull up to date with the heartbeats of its group.
-pub fn refresh(work: &mut PullWork, snapshot: &Snapshot) {
+/// Whether the group has changed its subscription to the topic since the pull was held. Its client looks at what it gets
+/// with the subscription that it had when it asked, so such a pull must not bring messages of the new one.
+pub fn subscription_changed(work: &PullWork, snapshot: &Snapshot) -> bool {
     if work.own_filter || work.checked_version >= snapshot.version {
-        return;
+        return false;
     }
     let consumers = snapshot.consumers.get(work.group.name.as_bytes());
-    if let Some(subscription) = consumers.and_then(|consumers| consumers.subscription(work.topic.name.as_bytes()))
-        && is_tag(Some(subscription.expression_type.as_bytes()))
-    {
-        work.filter = subscribed(subscription);
+    let Some(now) = consumers.and_then(|consumers| consumers.subscription(work.topic.name.as_bytes())) else {
+        return false;
+    };
+    match (&work.filter, subscribed(now)) {
+        (TagFilter::All, TagFilter::All) => false,
+        (TagFilter::Subscribed(held), TagFilter::Subscribed(now)) => held.codes != now.codes,
+        _ => true,
     }
 }
 
-/// Checks a held pull once more before it runs, if the metadata changed since: its filter, and whether it may still read.
+/// Checks a held pull once more before it runs, if the metadata changed since: whether it may still read.
 ///
 /// # Errors
 /// The refusal and Java's `forbiddenType`.
-pub fn check_again(work: &mut PullWork, snapshot: &Snapshot) -> Result<(), (Refusal, i32)> {
+pub fn check_again(work: &PullWork, snapshot: &Snapshot) -> Result<(), (Refusal, i32)> {
     if work.checked_version >= snapshot.version {
         return Ok(());
     }
-    refresh(work, snapshot);
-    work.checked_version = snapshot.version;
     let refuse =
         |code: ResponseCode, forbidden: i32, remark: String| Err((Refusal { code: code.to_i32(), remark }, forbidden));
     match snapshot.topic(work.topic.name.as_bytes()) {
