@@ -62,7 +62,7 @@ requests! {
     }
     Owner {
         QueryConsumerOffset, UpdateConsumerOffset,
-        HeartBeat, UnregisterClient, GetConsumerListByGroup, CheckClientConfig,
+        HeartBeat, UnregisterClient, GetConsumerListByGroup, CheckClientConfig, LockBatchMq, UnlockBatchMq,
         UpdateAndCreateTopic, UpdateAndCreateTopicList, DeleteTopicInBroker,
         GetAllTopicConfig, GetTopicConfig, GetTopicStatsInfo,
         GetSystemTopicListFromBroker, QueryTopicConsumeByWho, QueryTopicsByConsumer,
@@ -78,7 +78,7 @@ requests! {
     // Of later issues, of other servers, or of nobody.
     NotServed {
         QueryBrokerOffset, GetTopicConfigList, GetTopicNameList, TriggerDeleteFiles, ConsumerSendMsgBack,
-        EndTransaction, CheckTransactionState, NotifyConsumerIdsChanged, LockBatchMq, UnlockBatchMq,
+        EndTransaction, CheckTransactionState, NotifyConsumerIdsChanged,
         GetAllDelayOffset, GetClientConfig, GetTimerCheckPoint, GetTimerMetrics, PutKvConfig, GetKvConfig,
         DeleteKvConfig, RegisterBroker, UnregisterBroker, GetRouteinfoByTopic, GetBrokerClusterInfo,
         WipeWritePermOfBroker, GetAllTopicListFromNameserver, SuspendConsumer, ResumeConsumer,

@@ -20,6 +20,7 @@ mod delete_topic;
 mod flow;
 mod group_requests;
 mod heartbeat;
+mod locks;
 mod offset_requests;
 mod queues;
 mod reset_offset;
@@ -338,6 +339,7 @@ pub struct Owner {
     gathers: Gathers<Then>,
     deletions: BTreeMap<String, delete_topic::Deletion>,
     calls: calls::Calls,
+    locks: locks::Locks,
     rates: runtime_info::Rates,
     clients_checked_us: u64,
     next_token: u64,
@@ -414,6 +416,7 @@ impl Owner {
             gathers: Gathers::default(),
             deletions: BTreeMap::new(),
             calls: calls::Calls::default(),
+            locks: locks::Locks::default(),
             rates: runtime_info::Rates::new(now),
             clients_checked_us: now.mono_us,
             next_token: 0,
@@ -491,6 +494,8 @@ impl Owner {
             C::GetBrokerConfig => Ok(self.show_settings(asker)),
             C::GetBrokerRuntimeInfo => Ok(self.runtime_info(turn, asker)),
             C::HeartBeat => self.heartbeat(turn, asker, command),
+            C::LockBatchMq => self.lock_queues(turn, asker, command),
+            C::UnlockBatchMq => self.unlock_queues(asker, command),
             C::UnregisterClient => self.unregister(turn, asker, command),
             C::GetConsumerListByGroup => self.consumer_list(asker, command),
             C::CheckClientConfig => self.check_client(asker, command),
