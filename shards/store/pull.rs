@@ -107,7 +107,7 @@ impl Shard {
         let mut gone_below = 0;
         let mut step = FIRST_PIECE.max(max_count as u64);
         let end = 'scan: loop {
-            if chosen.next >= stop {
+            if chosen.next >= stop || chosen.entries.len() >= max_count {
                 break 'scan ReadStep::Ready(());
             }
             piece.clear();
