@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use broker::CoreMessage;
 use broker::config::BrokerOptions;
@@ -195,17 +196,24 @@ async fn run_namesrv(files: NsFiles, mut work: UnboundedReceiver<NsWork>, core: 
     }
 }
 
-/// The first signal asks for an orderly stop, the second ends the process.
+/// Signals that come together count as one: `timeout` and some supervisors signal the process and its group.
+const SIGNAL_REPEAT: Duration = Duration::from_secs(1);
+
+/// The first signal asks for an orderly stop, a later one ends the process.
 async fn watch_signals(mut signals: Signals, events: Sender<Event>) {
-    for round in 0.. {
+    let mut first: Option<Instant> = None;
+    loop {
         let name = tokio::select! {
             _ = signals.terminate.recv() => "SIGTERM",
             _ = signals.interrupt.recv() => "SIGINT",
         };
-        if round > 0 {
+        let at = *first.get_or_insert_with(|| {
+            let _ = events.send(Event::Stop(name));
+            Instant::now()
+        });
+        if at.elapsed() >= SIGNAL_REPEAT {
             eprintln!("ringmq: a second signal: stopped at once; the next start recovers the store");
             std::process::exit(130);
         }
-        let _ = events.send(Event::Stop(name));
     }
 }
