@@ -12,6 +12,7 @@ pub mod request;
 pub mod processor;
 pub mod router;
 pub mod crossing;
+pub mod work;
 pub mod shard_host;
 pub mod long_polling;
 pub mod parked;

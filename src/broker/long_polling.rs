@@ -5,7 +5,7 @@
 //! hold only if the queue's end passed its offset and the tag of a new message fits. It runs no pull and writes no answer.
 
 use crate::connections::MAX_HELD_PULLS;
-use crate::shard_host::{HeldPull, PullWork, TagFilter};
+use crate::work::{HeldPull, PullWork, TagFilter};
 use hashbrown::HashMap;
 use reactor::{ConnectionId, Now};
 use slab::Slab;

@@ -6,7 +6,7 @@
 
 use crate::crossing::ReplyTo;
 use crate::gather::ShardAsk;
-use crate::shard_host::{PullWork, QueueQuestion};
+use crate::work::{PullWork, QueueQuestion};
 use hashbrown::HashMap;
 use message::{PhysicalOffset, QueueOffset};
 use reactor::{CoreId, Now};

@@ -7,7 +7,7 @@ use crate::crossing::{Answers, ReplyTo};
 use crate::owner::Refusal;
 use crate::parked::Acknowledge;
 use crate::processor::query::Found;
-use crate::shard_host::{PullWork, Question};
+use crate::work::{PullWork, Question};
 use bytes::Bytes;
 use message::ids::OffsetIdPrefix;
 use remoting::reply::{self, PullReply, SendReply};

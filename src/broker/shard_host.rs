@@ -13,8 +13,9 @@ use crate::owner::OwnerRequest;
 use crate::parked::{AckGroups, Acknowledge, Parked, Pending};
 use crate::processor::{pull, send};
 use crate::response::{self, SendIdentity};
-use crate::snapshot::{Group, PendingReset, Snapshot, Subscription, Topic};
+use crate::snapshot::Snapshot;
 use crate::stats::Traffic;
+use crate::work::{HeldPull, PullWork, Question, QueueQuestion, SendBytes, SendNumbers};
 use message::batch::Batch;
 use message::properties::{PropertiesSource, pairs};
 use message::record::RecordFields;
@@ -27,111 +28,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use store::{
-    AppendError, Boundary, Bounds, Completion, FlushMode, GetStatus, Missing, PullLimits, Pulled, ReadStep, Shard,
-    ShardCommand, ShardId,
+    AppendError, Bounds, Completion, FlushMode, GetStatus, Missing, PullLimits, Pulled, ReadStep, Shard, ShardCommand,
+    ShardId,
 };
 
 /// Resets that a core remembers as taken.
 const MAX_RESETS_TAKEN: usize = 1 << 16;
-
-/// Numbers of a send, checked and routed; the bytes (topic, properties, body) travel beside it.
-#[derive(Clone, Copy, Debug)]
-pub struct SendNumbers {
-    /// The queue.
-    pub queue_id: u32,
-    /// The sender's own flag.
-    pub flag: i32,
-    /// System flag.
-    pub sys_flag: i32,
-    /// The sender's time, ms since 1970.
-    pub born_timestamp_ms: i64,
-    /// The sender's address.
-    pub born_host: SocketAddr,
-    /// How often it was delivered before.
-    pub reconsume_times: i32,
-    /// The body is a batch (code 320).
-    pub batch: bool,
-    /// The sender waits for the flush (`WAIT` is not `false`).
-    pub wait: bool,
-}
-
-/// A pull, checked and routed.
-#[derive(Clone, Debug)]
-pub struct PullWork {
-    /// The topic.
-    pub topic: Arc<Topic>,
-    /// The group.
-    pub group: Arc<Group>,
-    /// The queue.
-    pub queue_id: u32,
-    /// Where to read from; may be out of any range.
-    pub offset: i64,
-    /// Most records asked for; may be nonsense.
-    pub max_count: i32,
-    /// Most bytes by the live settings.
-    pub max_bytes: u32,
-    /// Which tags.
-    pub filter: TagFilter,
-    /// The filter came with the request; else it follows the heartbeats of the group.
-    pub own_filter: bool,
-    /// Version of the snapshot that it was checked against.
-    pub checked_version: u64,
-    /// How long it may be held when nothing is there, in ms; `None`: not at all.
-    pub suspend_ms: Option<u64>,
-    /// A server-side reset that answers it instead of the queue, unless another pull took it before.
-    pub reset: Option<PendingReset>,
-}
-
-/// What a reader wants.
-#[derive(Clone, Debug)]
-pub enum TagFilter {
-    /// Everything.
-    All,
-    /// The tags with these hash codes.
-    Codes(SmallVec<[i32; 4]>),
-    /// The tags of a heartbeat's subscription.
-    Subscribed(Arc<Subscription>),
-}
-
-/// A pull in the wait list.
-#[derive(Debug)]
-pub struct HeldPull {
-    /// Who waits; not counted as in flight.
-    pub reply: ReplyTo,
-    /// What it asked.
-    pub work: PullWork,
-}
-
-/// A question about one queue, or one record.
-#[derive(Clone, Debug)]
-pub struct QueueQuestion {
-    /// The topic; empty for [`Question::Record`].
-    pub topic: Box<[u8]>,
-    /// The queue.
-    pub queue_id: u32,
-    /// What is asked.
-    pub question: Question,
-}
-
-/// What is asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Question {
-    /// 30.
-    MaxOffset,
-    /// 31.
-    MinOffset,
-    /// 32.
-    EarliestStoreTime,
-    /// 29.
-    OffsetByTime {
-        /// Milliseconds since 1970.
-        timestamp_ms: i64,
-        /// Which side.
-        boundary: Boundary,
-    },
-    /// 33.
-    Record(PhysicalOffset),
-}
 
 /// The shards of one core.
 pub struct ShardHost {
@@ -568,20 +470,6 @@ impl ShardHost {
     }
 }
 
-impl SendBytes<'_> {
-    /// All of them.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.topic.len() + self.properties.encoded_len() + self.body.len() + self.unique_id.len()
-    }
-
-    /// Whether there is no byte.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
 impl Hosted {
     fn pull_step(&mut self, work: &PullWork) -> ReadStep<Pulled> {
         let topic = work.topic.name.as_bytes();
@@ -610,19 +498,6 @@ impl Hosted {
     fn token(&self, token: u32) -> reactor::Token {
         crate::router::token(crate::router::TokenKind::Shard, u64::from(self.id.0) << 32 | u64::from(token))
     }
-}
-
-/// The bytes of a send.
-#[derive(Clone, Copy, Debug)]
-pub struct SendBytes<'a> {
-    /// Topic.
-    pub topic: &'a [u8],
-    /// Properties as they are to be stored.
-    pub properties: PropertiesSource<'a>,
-    /// Body, or batch body.
-    pub body: &'a [u8],
-    /// The unique id for the answer's `transactionId`; empty for none.
-    pub unique_id: &'a [u8],
 }
 
 /// What a pull below 0 finds: Java's answers for a queue that is not there, never had a message, or starts later.

@@ -11,7 +11,7 @@ use crate::processor::{pull, query, queue, send};
 use crate::request::{Target, target};
 use crate::response;
 use crate::router::core_of;
-use crate::shard_host::{QueueQuestion, SendBytes, SendNumbers};
+use crate::work::{QueueQuestion, SendBytes, SendNumbers};
 use message::properties::{PropertiesSource, SendStamp, find, name};
 use message::sys_flag;
 use reactor::{ConnectionId, Context};

@@ -1,8 +1,8 @@
 //! PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): who may read what, and through which filter.
 
 use crate::owner::Refusal;
-use crate::shard_host::{PullWork, TagFilter};
 use crate::snapshot::{MessageModel, PERM_READ, Snapshot, Subscription};
+use crate::work::{PullWork, TagFilter};
 use message::hash::java_hash;
 use message::sys_flag::{PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND};
 use remoting::ResponseCode;

@@ -1,8 +1,8 @@
 //! Questions about one queue (29 to 32) and about one record (33).
 
 use crate::owner::Refusal;
-use crate::shard_host::{Question, QueueQuestion};
 use crate::snapshot::Snapshot;
+use crate::work::{Question, QueueQuestion};
 use message::PhysicalOffset;
 use remoting::{Command, FieldError, RequestCode, ResponseCode};
 use store::{Boundary, SHARD_SPAN, ShardId};
