@@ -22,8 +22,9 @@ pub const WRITE_BACK_STEP_BYTES: u64 = 4 << 20;
 pub const OPEN_SEGMENTS: usize = 128;
 /// Open consume-queue files of the reading side; 80,000 queues share them.
 pub const OPEN_QUEUE_FILES: usize = 512;
-/// Open consume-queue files of the writing side.
-pub const OPEN_QUEUE_WRITERS: usize = 256;
+/// Open consume-queue files of the writing side. Few: a queue is written at most once a second or every few thousand
+/// entries, so opening its file each time costs nothing beside the write, and descriptors are not tied to idle queues.
+pub const OPEN_QUEUE_WRITERS: usize = 2;
 
 /// Entries of one queue that are kept in memory after they were written: hot readers need no file.
 pub const QUEUE_TAIL_ENTRIES: usize = 2048;
