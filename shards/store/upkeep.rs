@@ -159,9 +159,10 @@ impl Shard {
     pub fn next_tick_us(&self) -> Option<u64> {
         let upkeep = &self.upkeep;
         let flush = self.flush.next_us(self.log.written());
-        let unwritten = (self.table.unwritten() > 0 && upkeep.batch.is_empty())
+        let unwritten = (self.table.unwritten() > 0 && upkeep.writers.is_some())
             .then_some((upkeep.last_batch_us + limits::QUEUE_WRITE_AFTER_US).max(upkeep.retry_at_us));
-        let behind = matches!(upkeep.pass, Pass::Idle) && self.log.written() > upkeep.vouched;
+        let may_pass = matches!(upkeep.pass, Pass::Idle) && self.read_only.is_none();
+        let behind = may_pass && self.log.written() > upkeep.vouched;
         let pass = behind.then_some((upkeep.last_pass_us + limits::PASS_INTERVAL_US).max(upkeep.retry_at_us));
         let checkpoint = (self.checkpoint_state() != upkeep.checkpointed)
             .then_some(upkeep.last_checkpoint_us + limits::CHECKPOINT_INTERVAL_US);
