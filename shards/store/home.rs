@@ -159,8 +159,33 @@ fn check(disk: &dyn Disk, layout: &StoreLayout, options: &StoreOptions) -> Resul
     for shard in 0..manifest.as_ref().map_or(1, |manifest| manifest.shards) {
         segments += check_segments(disk, &layout.shard(ShardId(shard)).commit_log, options.segment_size_bytes)?;
     }
+    check_shards_present(disk, layout, manifest.as_ref())?;
     let is_java = manifest.is_none() && segments > 0;
     Ok(Found { manifest, is_java })
+}
+
+/// Refuses a store of which a part is gone: an empty shard in place of one whose disk is not mounted, or one shard in place
+/// of several, would hide messages and give out their offsets again.
+fn check_shards_present(disk: &dyn Disk, layout: &StoreLayout, manifest: Option<&Manifest>) -> Result<(), OpenError> {
+    let Some(manifest) = manifest else {
+        let path = layout.guard();
+        return match disk.metadata(&path).map_err(OpenError::io(&path))? {
+            None => Ok(()),
+            Some(_) => Err(OpenError::Damaged {
+                path: layout.shards_dir().join(MANIFEST_FILE),
+                reason: "is missing, but the guard file in commitlog/ says that the store has several shards"
+                    .to_owned(),
+            }),
+        };
+    };
+    for id in 0..manifest.shards {
+        let path = layout.shard(ShardId(id)).commit_log;
+        if disk.metadata(&path).map_err(OpenError::io(&path))?.is_none() {
+            let reason = format!("is missing: the folder of shard {id} is gone, or its disk is not mounted");
+            return Err(OpenError::Damaged { path, reason });
+        }
+    }
+    Ok(())
 }
 
 fn read_manifest(disk: &dyn Disk, layout: &StoreLayout) -> Result<Option<Manifest>, OpenError> {

@@ -202,10 +202,13 @@ impl Shard {
             }
             Pending::Prepare => self.segment_prepared(result),
             Pending::Reserve => match task_output::<Reserved>(result) {
-                Ok(reserved) => self.log.space_reserved(&reserved),
+                Ok(reserved) => {
+                    self.log.space_reserved(&reserved);
+                    self.prepared();
+                }
                 Err(error) => {
-                    tracing::warn!(shard = %self.id, %error, "no space could be reserved ahead");
                     self.log.reservation_failed();
+                    self.not_prepared("no space could be reserved ahead", &error);
                 }
             },
             Pending::QueueBatch => self.queue_batch_done(now, result),
@@ -316,8 +319,11 @@ impl Shard {
     fn segment_prepared(&mut self, result: io::Result<JobOutput>) {
         self.upkeep.preparing = false;
         match task_output::<PreparedFiles>(result) {
-            Ok(files) => self.log.segment_prepared(*files),
-            Err(error) => tracing::warn!(shard = %self.id, %error, "the next commit log file could not be prepared"),
+            Ok(files) => {
+                self.log.segment_prepared(*files);
+                self.prepared();
+            }
+            Err(error) => self.not_prepared("the next commit log file could not be prepared", &error),
         }
     }
 

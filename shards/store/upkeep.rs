@@ -37,6 +37,8 @@ pub(crate) struct Upkeep {
     now: Now,
     /// The next segment is being made.
     pub(crate) preparing: bool,
+    /// When space is asked for again after a failure; 0: the last try worked.
+    space_retry_at_us: u64,
     /// Descriptors of the writing side; away while a batch is in flight.
     writers: Option<FileCache>,
     /// Queues of the batch in flight.
@@ -80,6 +82,7 @@ impl Upkeep {
         Self {
             now,
             preparing: false,
+            space_retry_at_us: 0,
             writers: Some(FileCache::new(limits::OPEN_QUEUE_WRITERS)),
             batch: Vec::new(),
             last_batch_us: now.mono_us,
@@ -276,7 +279,24 @@ impl Shard {
         (self.log.written(), self.flush.durable(), self.upkeep.vouched)
     }
 
+    /// A segment or its space could not be made ahead: it is tried again after a while, and said once until it works. A
+    /// turn must never end in the next try at once.
+    pub(crate) fn not_prepared(&mut self, what: &str, error: &io::Error) {
+        if self.upkeep.space_retry_at_us == 0 {
+            tracing::warn!(shard = %self.id, %error, "{what}; it is tried again each second");
+        }
+        self.upkeep.space_retry_at_us = self.upkeep.now.mono_us + RETRY_AFTER_US;
+    }
+
+    /// What was asked for ahead is there.
+    pub(crate) fn prepared(&mut self) {
+        self.upkeep.space_retry_at_us = 0;
+    }
+
     fn prepare_segments(&mut self) {
+        if self.upkeep.now.mono_us < self.upkeep.space_retry_at_us {
+            return;
+        }
         let preparing = self.upkeep.preparing;
         match self.log.wants(preparing) {
             None => {}

@@ -81,7 +81,7 @@ fn raise_descriptor_limit() {
 fn bind(config: &Config) -> Result<Vec<(ListenerSpec, TcpListener)>> {
     let mut listeners = Vec::new();
     let mut add = |id, addr: SocketAddr, spread, what: &str, flag: &str| -> Result<()> {
-        let socket = TcpListener::bind(addr).map_err(|error| match error.kind() {
+        let socket = bind_patiently(addr).map_err(|error| match error.kind() {
             std::io::ErrorKind::AddrInUse => {
                 anyhow::anyhow!("{addr} ({what}) is in use by another process; {flag} chooses another address")
             }
@@ -98,6 +98,21 @@ fn bind(config: &Config) -> Result<Vec<(ListenerSpec, TcpListener)>> {
         add(VIP_LISTENER, part.vip(), true, "broker, VIP port", "--listen")?;
     }
     Ok(listeners)
+}
+
+/// A process that was killed holds its ports for some milliseconds more, until the kernel has ended its ring.
+fn bind_patiently(addr: SocketAddr) -> std::io::Result<TcpListener> {
+    const WAIT: Duration = Duration::from_millis(500);
+    const STEP: Duration = Duration::from_millis(10);
+    let start = Instant::now();
+    loop {
+        match TcpListener::bind(addr) {
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && start.elapsed() < WAIT => {
+                std::thread::sleep(STEP);
+            }
+            result => return result,
+        }
+    }
 }
 
 /// What a name server starts from.

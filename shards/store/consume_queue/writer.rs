@@ -109,7 +109,7 @@ impl WriteBatch {
         if !self.removals.is_empty() {
             let topic = self.removals.remove(0);
             disk.remove_dir_all(&self.files.topic_dir(&topic))?;
-            disk.sync_dir(&self.files.root)?;
+            sync_dir(disk, &self.files.root)?;
             return Ok(self.items.is_empty() && self.removals.is_empty());
         }
         let mut bytes = 0;

@@ -159,6 +159,17 @@ impl Rig {
         }
     }
 
+    /// A turn without anything to write; how many background jobs it asked for.
+    pub(super) fn turn_counting_jobs(&mut self) -> usize {
+        let now = self.now;
+        self.shard().tick(now);
+        let commands = self.shard().take_commands();
+        let jobs = commands.iter().filter(|command| matches!(command, ShardCommand::Background { .. })).count();
+        self.held.extend(commands);
+        self.run_commands();
+        jobs
+    }
+
     /// What is durable (or written, without sync) counts as acknowledged.
     fn settle_waiting(&mut self, to: u64) {
         for (end, queue, offset, body) in std::mem::take(&mut self.waiting) {

@@ -174,6 +174,20 @@ fn a_new_store_gets_the_default_and_keeps_it() {
 }
 
 #[test]
+fn a_store_of_which_a_part_is_gone_is_refused() {
+    let disk = SimulatedDisk::new(1);
+    open(&disk, Some(2)).unwrap().close_clean().unwrap();
+    let shards = Path::new("/d/shards");
+    disk.remove_dir_all(&shards.join("1/commitlog")).unwrap();
+    assert!(matches!(open(&disk, None), Err(OpenError::Damaged { .. })), "a shard is missing");
+    disk.create_dir_all(&shards.join("1/commitlog")).unwrap();
+    disk.remove_file(&shards.join("manifest.json")).unwrap();
+    let _ = disk.remove_file(&shards.join("manifest.json.bak"));
+    assert!(matches!(open(&disk, None), Err(OpenError::Damaged { .. })), "the manifest is missing");
+    assert!(disk.metadata(Path::new("/d/abort")).unwrap().is_none(), "nothing was touched");
+}
+
+#[test]
 fn a_java_store_keeps_one_shard_until_told_and_its_queues_stay() {
     let disk = SimulatedDisk::new(1);
     put(&disk, "/d/commitlog/00000000000000000000", &[0; 4096]);
