@@ -409,6 +409,11 @@ fn machine() -> Result<Value> {
         let text = fs::read_to_string(file).unwrap_or_default();
         text.lines().find(|l| l.starts_with(key)).map(|l| l[key.len()..].trim_matches([' ', '\t', ':']).to_string())
     };
+    // What a path says of the machine is nobody's business.
+    let without_folder = |word: &str| match Path::new(word).file_name() {
+        Some(name) if word.starts_with('/') => name.to_string_lossy().into_owned(),
+        _ => word.to_owned(),
+    };
     let commit =
         project::output(Command::new("git").args(["rev-parse", "--short", "HEAD"]).current_dir(project::root()))?;
     Ok(json!({
@@ -419,7 +424,7 @@ fn machine() -> Result<Value> {
             "kernel": fs::read_to_string("/proc/sys/kernel/osrelease")?.trim(),
         },
         "commit": commit.trim(),
-        "command": std::env::args().skip(1).collect::<Vec<_>>().join(" "),
+        "command": std::env::args().skip(1).map(|word| without_folder(&word)).collect::<Vec<_>>().join(" "),
         "time": project::output(Command::new("date").args(["-u", "+%Y-%m-%dT%H:%M:%SZ"]))?.trim(),
     }))
 }
