@@ -97,11 +97,7 @@ impl Server {
     pub fn restart(self, binary: &Path, options: &Options) -> Result<Server> {
         let (folder, broker, namesrv) = (self.folder.clone(), self.broker, self.namesrv);
         // A process that was killed shows its last threads for some milliseconds more, now and then after none was seen.
-        let end = Instant::now() + STOP_LIMIT;
-        while running(&folder)?.is_some() {
-            ensure!(Instant::now() < end, "the server in {} still runs", folder.display());
-            sleep(Duration::from_millis(5));
-        }
+        ensure!(ends_in_time(&folder)?, "the server in {} still runs", folder.display());
         fs::write(folder.join("arguments"), arguments(binary, &folder, options, broker, namesrv).join("\n"))?;
         drop(self);
         Server::start_in(&folder, options, broker, namesrv)
@@ -220,15 +216,23 @@ fn signal(folder: &Path, signal: Signal) -> Result<()> {
         return Ok(());
     };
     kill_process(pid, signal).with_context(|| format!("sending {signal:?}"))?;
+    if !ends_in_time(folder)? {
+        let _ = kill_process(pid, Signal::KILL);
+        bail!("the server did not end within {STOP_LIMIT:?} of {signal:?}:\n{}", log_tail(folder));
+    }
+    Ok(())
+}
+
+/// Waits until a folder's server no longer runs; false when it still does after the limit.
+fn ends_in_time(folder: &Path) -> Result<bool> {
     let end = Instant::now() + STOP_LIMIT;
     while running(folder)?.is_some() {
         if Instant::now() > end {
-            let _ = kill_process(pid, Signal::KILL);
-            bail!("the server did not end within {STOP_LIMIT:?} of {signal:?}:\n{}", log_tail(folder));
+            return Ok(false);
         }
         sleep(Duration::from_millis(5));
     }
-    Ok(())
+    Ok(true)
 }
 
 /// The process of a folder's server while it runs. One that has ended but was not waited for does not run.
