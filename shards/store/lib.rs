@@ -20,6 +20,7 @@ mod commit_log;
 mod consume_queue;
 mod dispatch;
 mod flush;
+mod follow;
 pub mod index;
 mod shard;
 
@@ -49,6 +50,7 @@ mod types;
 
 pub use config_file::ConfigDir;
 pub use error::{AppendError, OpenError, ReadError, WriteError};
+pub use follow::QueueEntry;
 pub use home::StoreHome;
 pub use index::{Index, IndexHistory, IndexProgress, KeyLookup};
 pub use layout::{MAX_SHARDS, SHARD_SPAN, ShardId, ShardLayout, StoreLayout};

@@ -18,9 +18,6 @@ use crate::manifest::SystemQueues;
 /// Name of the file under `shards/`.
 pub(crate) const PLACEMENT_FILE: &str = "placement.json";
 
-/// Prefix of the topic of POP check points; the cluster's name follows.
-const REVIVE_TOPIC_PREFIX: &[u8] = b"rmq_sys_REVIVE_LOG_";
-
 /// Where queues from some id on lie: queue `q` in shard `(base + q) mod shards`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -162,7 +159,7 @@ impl Placement {
             names::OP_HALF_TOPIC => Some(self.system.op),
             names::TIMER_TOPIC => Some(self.system.timer),
             names::SCHEDULE_TOPIC => Some(self.system.schedule),
-            name if name.starts_with(REVIVE_TOPIC_PREFIX) => Some(self.system.revive),
+            name if name.starts_with(names::REVIVE_TOPIC_PREFIX) => Some(self.system.revive),
             _ => None,
         }
     }

@@ -15,6 +15,7 @@ use crate::owner::{OwnerHost, OwnerRequest, Refusal, Ticket};
 use crate::processor::query;
 use crate::response::{self, SendIdentity};
 use crate::router::{TokenKind, split, token};
+use crate::services::progress::ProgressFiles;
 use crate::shard_host::ShardHost;
 use crate::snapshot::Snapshot;
 use crate::stats::CoreCounters;
@@ -62,6 +63,8 @@ pub struct CoreParts {
     pub snapshot: Arc<Snapshot>,
     /// The shards of this core.
     pub hosted: Vec<(ShardId, Shard)>,
+    /// Where the services of the shards save.
+    pub progress: ProgressFiles,
     /// When an append is answered.
     pub flush: FlushMode,
     /// Java's `syncFlushTimeout`.
@@ -129,6 +132,7 @@ impl BrokerCore {
             lanes: Lanes::new(parts.core, parts.cores),
             host: ShardHost::new(
                 parts.hosted,
+                parts.progress,
                 parts.snapshot.clone(),
                 options.address,
                 identity,
@@ -193,7 +197,7 @@ impl BrokerCore {
             CoreMessage::Owner(request) => self.with_owner(cx, |owner, cx, lanes| owner.message(cx, lanes, *request)),
             CoreMessage::Reply { conn, response } => self.owner_reply(cx, conn, &response),
             CoreMessage::Resume { ticket, outcome } => self.resume(cx, ticket, outcome),
-            CoreMessage::Snapshot(snapshot) => self.install(snapshot),
+            CoreMessage::Snapshot(snapshot) => self.install(cx, snapshot),
             CoreMessage::SnapshotSeen { core, version } => {
                 self.with_owner(cx, |owner, cx, lanes| owner.snapshot_seen(cx, lanes, core, version));
             }
@@ -213,6 +217,14 @@ impl BrokerCore {
             CoreMessage::ShardAnswer { gather, shard, answer } => {
                 self.with_owner(cx, |owner, cx, lanes| owner.shard_answer(cx, lanes, gather, shard, answer));
             }
+            CoreMessage::Record { shard, record, waiter } => {
+                let (host, mut answers) = self.parts(cx);
+                host.put(&mut answers, shard, &record.fields(), waiter);
+            }
+            CoreMessage::Stored { shard, ticket, stored } => {
+                let (host, mut answers) = self.parts(cx);
+                host.stored_elsewhere(&mut answers, shard, ticket, stored);
+            }
             CoreMessage::Control(control) => self.with_owner(cx, |owner, cx, lanes| owner.control(cx, lanes, control)),
             CoreMessage::Host(_) => {}
         }
@@ -228,6 +240,7 @@ impl BrokerCore {
             (TokenKind::Owner, value) => {
                 self.with_owner(cx, |owner, cx, lanes| owner.completed(cx, lanes, value, result));
             }
+            (TokenKind::Progress, value) => self.host.progress_written(value, result.map(|_| ())),
             (TokenKind::Core | TokenKind::NameServer, _) => {}
         }
     }
@@ -333,7 +346,11 @@ impl BrokerCore {
                 }
                 Work::Pull(work) => host.pull(&mut answers, entry.reply, *work),
                 Work::Ask(question) => host.ask(&mut answers, entry.reply, entry.shard, *question),
+                Work::Service(request) => host.service(&mut answers, entry.reply, entry.shard, *request),
             }
+        }
+        for record in batch.records {
+            host.put(&mut answers, record.shard, &record.fields(&bytes), record.waiter);
         }
     }
 
@@ -349,9 +366,10 @@ impl BrokerCore {
         self.answers(cx).reply(&to, &[], |out| response.encode(out));
     }
 
-    fn install(&mut self, snapshot: Arc<Snapshot>) {
+    fn install(&mut self, cx: &mut Context<CoreMessage>, snapshot: Arc<Snapshot>) {
         if snapshot.version > self.snapshot.version {
-            self.host.install(snapshot.clone());
+            let (host, mut answers) = self.parts(cx);
+            host.install(&mut answers, snapshot.clone());
             self.snapshot = snapshot;
         }
         let version = self.snapshot.version;

@@ -10,8 +10,11 @@ use crate::gather::{ShardAnswer, ShardAsk};
 use crate::owner::{OwnerRequest, Refusal, Ticket};
 use crate::registration::ControlMessage;
 use crate::response;
+use crate::services::{ServiceRequest, ServiceTicket, Stored, Waiter};
 use crate::snapshot::Snapshot;
 use crate::work::{PullWork, QueueQuestion, SendBytes, SendNumbers};
+use message::properties::PropertiesSource;
+use message::record::RecordFields;
 use reactor::{ConnectionId, Context, CoreId};
 use remoting::{Command, ResponseCode, SerializeType};
 use std::any::Any;
@@ -108,6 +111,24 @@ pub enum CoreMessage {
         /// What it says.
         answer: ShardAnswer,
     },
+    /// A record of the broker's own from one shard of a core to another shard of the same core.
+    Record {
+        /// The shard that is to store it.
+        shard: ShardId,
+        /// The record.
+        record: Box<OwnedRecord>,
+        /// Who is told.
+        waiter: Waiter,
+    },
+    /// A record that a service of the receiving core put into another shard is durable there, or was refused.
+    Stored {
+        /// The service's shard.
+        shard: ShardId,
+        /// Which service waits, for what.
+        ticket: ServiceTicket,
+        /// Where it lies.
+        stored: Result<Stored, String>,
+    },
     /// From the control thread (core 0 only).
     Control(ControlMessage),
     /// For another service of the process (the name server); the broker ignores it.
@@ -124,6 +145,28 @@ pub struct RequestBatch {
     pub bytes: Vec<u8>,
     /// In arrival order.
     pub entries: Vec<Forwarded>,
+    /// Records of the broker's own, in their order.
+    pub records: Vec<ForwardedRecord>,
+}
+
+/// A record of the broker's own on its way to another core. Topic, properties and body lie in the batch from `start` on.
+#[derive(Debug)]
+pub struct ForwardedRecord {
+    /// The shard that is to store it.
+    pub shard: ShardId,
+    /// Who is told.
+    pub waiter: Waiter,
+    start: u32,
+    lens: [u32; 3],
+    numbers: RecordFields<'static>,
+}
+
+/// A record of the broker's own with its bytes.
+#[derive(Debug)]
+pub struct OwnedRecord {
+    bytes: Vec<u8>,
+    lens: [u32; 3],
+    numbers: RecordFields<'static>,
 }
 
 /// A request that hops: checked and routed on its connection's core, carried out on the shard's.
@@ -153,6 +196,8 @@ pub enum Work {
     Pull(Box<PullWork>),
     /// A question about one queue (29 to 33).
     Ask(Box<QueueQuestion>),
+    /// A request to a service of the shard.
+    Service(Box<ServiceRequest>),
 }
 
 /// One turn's answers for the connections of one other core.
@@ -256,9 +301,10 @@ impl Lanes {
     /// Whether anything waits to be taken by another core.
     pub fn is_idle(&self) -> bool {
         self.loopback.is_empty()
-            && self.peers.iter().all(|peer| {
-                peer.waiting.is_empty() && peer.requests.entries.is_empty() && peer.replies.entries.is_empty()
-            })
+            && self
+                .peers
+                .iter()
+                .all(|peer| peer.waiting.is_empty() && peer.requests.is_empty() && peer.replies.entries.is_empty())
     }
 
     /// Publishes what the mailboxes take. Order on a lane: single messages, requests, replies. A snapshot is therefore seen
@@ -281,7 +327,7 @@ impl Peer {
                 return;
             }
         }
-        if !self.requests.entries.is_empty() {
+        if !self.requests.is_empty() {
             match cx.try_post(to, CoreMessage::Requests(std::mem::take(&mut self.requests))) {
                 Ok(()) => {}
                 Err(CoreMessage::Requests(batch)) => {
@@ -377,7 +423,63 @@ impl Answers<'_> {
     }
 }
 
+/// The numbers of a record, without its bytes.
+fn numbers_of(record: &RecordFields<'_>) -> RecordFields<'static> {
+    RecordFields { topic: &[], body: &[], properties: PropertiesSource::Text(&[]), ..*record }
+}
+
+/// Appends topic, properties and body; gives their lengths.
+fn write_parts(record: &RecordFields<'_>, out: &mut Vec<u8>) -> [u32; 3] {
+    out.extend_from_slice(record.topic);
+    record.properties.write(out);
+    out.extend_from_slice(record.body);
+    [record.topic.len(), record.properties.encoded_len(), record.body.len()].map(|len| len as u32)
+}
+
+fn fields<'a>(numbers: &RecordFields<'static>, mut rest: &'a [u8], lens: [u32; 3]) -> RecordFields<'a> {
+    let [topic, properties, body] = lens.map(|len| {
+        let (part, after) = rest.split_at(len as usize);
+        rest = after;
+        part
+    });
+    RecordFields { topic, body, properties: PropertiesSource::Text(properties), ..*numbers }
+}
+
+impl OwnedRecord {
+    /// A copy of a record.
+    pub fn new(record: &RecordFields<'_>) -> Self {
+        let mut bytes = Vec::new();
+        let lens = write_parts(record, &mut bytes);
+        Self { bytes, lens, numbers: numbers_of(record) }
+    }
+
+    /// The record.
+    pub fn fields(&self) -> RecordFields<'_> {
+        fields(&self.numbers, &self.bytes, self.lens)
+    }
+}
+
+impl ForwardedRecord {
+    /// The record; `bytes` are those of its batch.
+    pub fn fields<'a>(&self, bytes: &'a [u8]) -> RecordFields<'a> {
+        fields(&self.numbers, &bytes[self.start as usize..], self.lens)
+    }
+}
+
 impl RequestBatch {
+    /// Whether there is nothing in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty() && self.records.is_empty()
+    }
+
+    /// Adds a record of the broker's own; its bytes are copied.
+    pub fn record(&mut self, shard: ShardId, record: &RecordFields<'_>, waiter: Waiter) {
+        let start = self.bytes.len() as u32;
+        let lens = write_parts(record, &mut self.bytes);
+        self.records.push(ForwardedRecord { shard, waiter, start, lens, numbers: numbers_of(record) });
+    }
+
     /// Adds a send; its bytes are copied.
     pub fn send(&mut self, reply: ReplyTo, shard: ShardId, numbers: SendNumbers, bytes: SendBytes<'_>) {
         let start = self.bytes.len() as u32;

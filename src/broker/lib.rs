@@ -18,6 +18,7 @@ pub mod long_polling;
 pub mod parked;
 pub mod response;
 pub mod shard_ask;
+pub mod services;
 pub mod stats;
 
 pub mod snapshot;

@@ -6,6 +6,7 @@
 
 use crate::crossing::ReplyTo;
 use crate::gather::ShardAsk;
+use crate::services::{ServiceTicket, Waiter};
 use crate::work::{PullWork, QueueQuestion};
 use hashbrown::HashMap;
 use message::{PhysicalOffset, QueueOffset};
@@ -18,7 +19,7 @@ use store::FetchId;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acknowledge {
     /// Who waits.
-    pub to: ReplyTo,
+    pub to: Waiter,
     /// The queue.
     pub queue_id: u32,
     /// Queue offset of the first record.
@@ -36,6 +37,8 @@ pub struct Acknowledge {
 pub struct AckGroups {
     staged: Vec<Acknowledge>,
     groups: VecDeque<Group>,
+    /// Records of other shards' services: these wait for the sync whatever the mode is, and however long.
+    relayed: VecDeque<(PhysicalOffset, Acknowledge)>,
 }
 
 /// The acknowledgements of one turn that wait for its sync.
@@ -59,17 +62,20 @@ impl AckGroups {
 
     /// Whether nothing waits at all.
     pub fn is_empty(&self) -> bool {
-        self.staged.is_empty() && self.groups.is_empty()
+        self.staged.is_empty() && self.groups.is_empty() && self.relayed.is_empty()
     }
 
     /// The turn's write succeeded up to `end`: gives what may be answered now to `answer`, and keeps the rest (`sync`, and the
     /// sender waits) until `end` is durable or `deadline_us` has passed.
     pub fn written(&mut self, sync: bool, end: PhysicalOffset, deadline_us: u64, mut answer: impl FnMut(&Acknowledge)) {
+        let mut acks = std::mem::take(&mut self.staged);
+        let relayed = acks.extract_if(.., |ack| matches!(ack.to, Waiter::Relay { .. }));
+        self.relayed.extend(relayed.map(|ack| (end, ack)));
         if !sync {
-            self.staged.drain(..).for_each(|ack| answer(&ack));
+            acks.drain(..).for_each(|ack| answer(&ack));
+            self.staged = acks;
             return;
         }
-        let mut acks = std::mem::take(&mut self.staged);
         acks.retain(|ack| {
             if !ack.wait {
                 answer(ack);
@@ -91,11 +97,15 @@ impl AckGroups {
         while let Some(group) = self.groups.pop_front_if(|group| group.end <= to) {
             group.acks.iter().for_each(&mut answer);
         }
+        while let Some((_, ack)) = self.relayed.pop_front_if(|(end, _)| *end <= to) {
+            answer(&ack);
+        }
     }
 
     /// No sync will succeed any more: gives everything that waits for one to `refuse`.
     pub fn sync_failed(&mut self, mut refuse: impl FnMut(&Acknowledge)) {
         self.groups.drain(..).for_each(|group| group.acks.iter().for_each(&mut refuse));
+        self.relayed.drain(..).for_each(|(_, ack)| refuse(&ack));
     }
 
     /// When the first of them has waited too long, in monotonic microseconds.
@@ -118,6 +128,8 @@ pub enum Pending {
     Pull(ReplyTo, PullWork),
     /// A question about one queue.
     Question(ReplyTo, QueueQuestion),
+    /// A read of a service.
+    Service(ServiceTicket),
     /// A question of a gather.
     Ask {
         /// Where the answer goes.
@@ -168,7 +180,14 @@ mod tests {
     fn ack(opaque: i32, wait: bool) -> Acknowledge {
         let conn = ConnectionId { core: CoreId(0), slot: 0, generation: 0 };
         Acknowledge {
-            to: ReplyTo { conn, opaque, form: SerializeType::Json, oneway: false, bytes: 0, counted: true },
+            to: Waiter::Send(ReplyTo {
+                conn,
+                opaque,
+                form: SerializeType::Json,
+                oneway: false,
+                bytes: 0,
+                counted: true,
+            }),
             queue_id: 0,
             queue_offset: QueueOffset(0),
             offsets: SmallVec::new(),
@@ -184,7 +203,10 @@ mod tests {
     /// Runs `step` and gives the opaques that it let go.
     fn left(groups: &mut AckGroups, step: impl FnOnce(&mut AckGroups, &mut dyn FnMut(&Acknowledge))) -> Vec<i32> {
         let mut out = Vec::new();
-        step(groups, &mut |ack| out.push(ack.to.opaque));
+        step(groups, &mut |ack| match ack.to {
+            Waiter::Send(to) => out.push(to.opaque),
+            ref other => panic!("{other:?}"),
+        });
         out
     }
 

@@ -3,10 +3,11 @@
 //! Role: the one place where what a shard said becomes an answer in the form of its request. Invariants: an answer of a stored
 //! send always has fields (Java clients read them unchecked); a pull that reached the store always has its four offsets.
 
-use crate::crossing::{Answers, ReplyTo};
+use crate::crossing::{Answers, CoreMessage, ReplyTo};
 use crate::owner::Refusal;
 use crate::parked::Acknowledge;
 use crate::processor::query::Found;
+use crate::services::{ServiceTicket, Stored, Waiter};
 use crate::work::{PullWork, Question};
 use bytes::Bytes;
 use message::ids::OffsetIdPrefix;
@@ -26,8 +27,8 @@ pub struct SendIdentity {
     pub trace_on: bool,
 }
 
-/// Answers a send that is stored: `code` is SUCCESS, or FLUSH_DISK_TIMEOUT when its sync took too long.
-pub fn sent(answers: &mut Answers<'_>, ack: &Acknowledge, identity: &SendIdentity, code: ResponseCode) {
+/// Answers a send that is stored.
+fn sent(answers: &mut Answers<'_>, to: &ReplyTo, ack: &Acknowledge, identity: &SendIdentity, code: ResponseCode) {
     let reply = SendReply {
         code,
         id_prefix: &identity.id_prefix,
@@ -38,7 +39,46 @@ pub fn sent(answers: &mut Answers<'_>, ack: &Acknowledge, identity: &SendIdentit
         region: &identity.region,
         trace_on: identity.trace_on,
     };
-    answers.reply(&ack.to, &[], |out| reply::send(out, ack.to.form, ack.to.opaque, &reply));
+    answers.reply(to, &[], |out| reply::send(out, to.form, to.opaque, &reply));
+}
+
+/// Tells who waits for an append that it is stored: `code` is SUCCESS, or FLUSH_DISK_TIMEOUT when its sync took too long (which
+/// only clients are told: it is written, and a service goes on). What a service of this shard waits for goes to `own`.
+pub fn stored(
+    answers: &mut Answers<'_>,
+    ack: &Acknowledge,
+    identity: &SendIdentity,
+    code: ResponseCode,
+    own: &mut Vec<(ServiceTicket, Result<Stored, String>)>,
+) {
+    let stored = || Stored { offset: ack.offsets[0], queue_offset: ack.queue_offset };
+    match &ack.to {
+        Waiter::Send(to) => sent(answers, to, ack, identity, code),
+        Waiter::Code(to) => answers.reply(to, &[], |out| Command::response(code, to.opaque, to.form).encode(out)),
+        Waiter::Service(ticket) => own.push((*ticket, Ok(stored()))),
+        Waiter::Relay { core, shard, ticket } => {
+            let (shard, ticket, stored) = (*shard, *ticket, Ok(stored()));
+            answers.lanes.post(*core, CoreMessage::Stored { shard, ticket, stored });
+        }
+    }
+}
+
+/// Tells who waits for an append that it was not stored.
+pub fn not_stored(
+    answers: &mut Answers<'_>,
+    waiter: &Waiter,
+    code: ResponseCode,
+    remark: &str,
+    own: &mut Vec<(ServiceTicket, Result<Stored, String>)>,
+) {
+    match waiter {
+        Waiter::Send(to) | Waiter::Code(to) => answers.refuse(to, code, remark),
+        Waiter::Service(ticket) => own.push((*ticket, Err(remark.to_owned()))),
+        Waiter::Relay { core, shard, ticket } => {
+            let (shard, ticket, stored) = (*shard, *ticket, Err(remark.to_owned()));
+            answers.lanes.post(*core, CoreMessage::Stored { shard, ticket, stored });
+        }
+    }
 }
 
 /// The code for what a pull from `offset` found.

@@ -23,6 +23,8 @@ pub enum TokenKind {
     Core = 3,
     /// The name server of the process.
     NameServer = 4,
+    /// The saved progress of a shard's services; the shard's id.
+    Progress = 5,
 }
 
 const VALUE_BITS: u32 = 56;
@@ -42,6 +44,7 @@ pub fn split(token: Token) -> (TokenKind, u64) {
         2 => TokenKind::Owner,
         3 => TokenKind::Core,
         4 => TokenKind::NameServer,
+        5 => TokenKind::Progress,
         other => unreachable!("no token has the kind {other}"),
     };
     (kind, token.0 & ((1 << VALUE_BITS) - 1))
@@ -53,7 +56,8 @@ mod tests {
 
     #[test]
     fn tokens_come_apart_again() {
-        for kind in [TokenKind::Shard, TokenKind::Owner, TokenKind::Core, TokenKind::NameServer] {
+        let own = [TokenKind::Shard, TokenKind::Owner, TokenKind::Core, TokenKind::NameServer, TokenKind::Progress];
+        for kind in own {
             for value in [0, 1, 7 << 32 | 0xFFFF_FFFF, (1 << 56) - 1] {
                 assert_eq!(split(token(kind, value)), (kind, value));
             }

@@ -6,6 +6,8 @@
 //! failed write or sync acknowledges nothing; a read that misses bytes parks and runs again; every request ends in exactly one
 //! settling answer. It checks no metadata: that was done on the connection's core.
 
+mod services;
+
 use crate::crossing::{Answers, ReplyTo};
 use crate::gather::{ShardAnswer, ShardAsk};
 use crate::long_polling::{LongPolls, MAX_HOLD_MS};
@@ -13,6 +15,8 @@ use crate::owner::OwnerRequest;
 use crate::parked::{AckGroups, Acknowledge, Parked, Pending};
 use crate::processor::{pull, send};
 use crate::response::{self, SendIdentity};
+use crate::services::progress::ProgressFiles;
+use crate::services::{ServiceTicket, Services, Stored, Waiter};
 use crate::snapshot::Snapshot;
 use crate::stats::Traffic;
 use crate::work::{HeldPull, PullWork, Question, QueueQuestion, SendBytes, SendNumbers};
@@ -22,6 +26,7 @@ use message::record::RecordFields;
 use message::{PhysicalOffset, QueueOffset};
 use reactor::{CoreId, JobOutput};
 use remoting::ResponseCode;
+use services::Saving;
 use smallvec::SmallVec;
 use std::collections::BTreeSet;
 use std::io;
@@ -38,6 +43,7 @@ const MAX_RESETS_TAKEN: usize = 1 << 16;
 /// The shards of one core.
 pub struct ShardHost {
     hosted: Vec<Hosted>,
+    progress: ProgressFiles,
     polls: LongPolls,
     woken: Vec<HeldPull>,
     /// Ids grow: of many, the oldest are in no snapshot any more.
@@ -57,6 +63,10 @@ struct Hosted {
     acks: AckGroups,
     parked: Parked,
     traffic: Traffic,
+    services: Services,
+    /// What its services put and is stored (or refused), until they are told in the same turn.
+    stored: Vec<(ServiceTicket, Result<Stored, String>)>,
+    saving: Saving,
 }
 
 impl ShardHost {
@@ -64,6 +74,7 @@ impl ShardHost {
     /// `syncFlushTimeout`.
     pub fn new(
         shards: Vec<(ShardId, Shard)>,
+        progress: ProgressFiles,
         snapshot: Arc<Snapshot>,
         store_host: SocketAddr,
         identity: SendIdentity,
@@ -78,11 +89,15 @@ impl ShardHost {
                 acks: AckGroups::default(),
                 parked: Parked::default(),
                 traffic: Traffic::default(),
+                services: Services::default(),
+                stored: Vec::new(),
+                saving: Saving::default(),
             })
             .collect();
         let sync = flush == FlushMode::Sync;
         Self {
             hosted,
+            progress,
             polls: LongPolls::default(),
             woken: Vec::new(),
             resets_taken: BTreeSet::new(),
@@ -163,7 +178,7 @@ impl ShardHost {
             Ok(appended) => {
                 hosted.traffic.put(appended.offsets.len() as u64, bytes.body.len() as u64);
                 hosted.acks.stage(Acknowledge {
-                    to,
+                    to: Waiter::Send(to),
                     queue_id: numbers.queue_id,
                     queue_offset: appended.queue_offset,
                     offsets: appended.offsets,
@@ -229,9 +244,11 @@ impl ShardHost {
     pub fn turn_end(&mut self, answers: &mut Answers<'_>) {
         let now = answers.cx.now();
         for at in 0..self.hosted.len() {
-            self.write(answers, at);
+            self.run_services_and_write(answers, at);
             let Self { hosted, polls, woken, snapshot, .. } = self;
-            hosted[at].shard.newly_visible(&mut |visible| {
+            let Hosted { shard, services, .. } = &mut hosted[at];
+            shard.newly_visible(&mut |visible| {
+                services.visible(visible.topic, visible.queue_id, visible.max_offset.0, visible.tags_code);
                 let changed = |work: &PullWork| pull::subscription_changed(work, snapshot);
                 polls.wake(visible.topic, visible.queue_id, visible.max_offset.0, visible.tags_code, changed, woken);
             });
@@ -242,6 +259,7 @@ impl ShardHost {
         }
         for hosted in &mut self.hosted {
             hosted.shard.tick(now);
+            hosted.save_progress(answers, &self.progress, now);
             hosted.submit(answers);
         }
     }
@@ -251,7 +269,10 @@ impl ShardHost {
         let now = answers.cx.now();
         let Self { hosted, identity, .. } = self;
         for hosted in hosted {
-            hosted.acks.expire(now, |ack| response::sent(answers, ack, identity, ResponseCode::FlushDiskTimeout));
+            let own = &mut hosted.stored;
+            hosted
+                .acks
+                .expire(now, |ack| response::stored(answers, ack, identity, ResponseCode::FlushDiskTimeout, own));
         }
     }
 
@@ -272,6 +293,7 @@ impl ShardHost {
     pub fn close(&mut self) -> io::Result<()> {
         let results: Vec<io::Result<()>> = self.hosted.iter_mut().map(|hosted| hosted.shard.close()).collect();
         results.into_iter().collect::<io::Result<()>>()?;
+        self.save_progress()?;
         self.closed = true;
         Ok(())
     }
@@ -283,8 +305,10 @@ impl ShardHost {
 
     /// When `turn_end` wants to be called at the latest, in monotonic microseconds; `None` while nothing waits.
     pub fn next_tick_us(&self) -> Option<u64> {
-        let shards =
-            self.hosted.iter().flat_map(|hosted| [hosted.shard.next_tick_us(), hosted.acks.next_deadline_us()]);
+        let shards = self
+            .hosted
+            .iter()
+            .flat_map(|hosted| [hosted.shard.next_tick_us(), hosted.acks.next_deadline_us(), hosted.next_us()]);
         shards.chain([self.polls.next_deadline_us()]).flatten().min()
     }
 
@@ -309,15 +333,19 @@ impl ShardHost {
             Ok(()) => {
                 let deadline_us = now.mono_us + *sync_timeout_ms * 1000;
                 let end = hosted.shard.end();
+                let own = &mut hosted.stored;
                 hosted.acks.written(*sync, end, deadline_us, |ack| {
-                    response::sent(answers, ack, identity, ResponseCode::Success);
+                    response::stored(answers, ack, identity, ResponseCode::Success, own);
                 });
             }
             Err(error) => {
                 hosted.traffic.failed_writes += 1;
                 tracing::error!(shard = hosted.id.0, %error, "the write of a turn failed");
                 let remark = format!("the broker could not store the message: {error}");
-                hosted.acks.write_failed(|ack| answers.refuse(&ack.to, ResponseCode::ServiceNotAvailable, &remark));
+                let own = &mut hosted.stored;
+                hosted.acks.write_failed(|ack| {
+                    response::not_stored(answers, &ack.to, ResponseCode::ServiceNotAvailable, &remark, own);
+                });
             }
         }
     }
@@ -326,23 +354,30 @@ impl ShardHost {
         let Self { hosted, identity, .. } = self;
         let hosted = &mut hosted[at];
         let durable = hosted.shard.durable_to();
-        hosted.acks.durable(durable, |ack| response::sent(answers, ack, identity, ResponseCode::Success));
+        let own = &mut hosted.stored;
+        hosted.acks.durable(durable, |ack| response::stored(answers, ack, identity, ResponseCode::Success, own));
         if let Err(error @ AppendError::ReadOnly(_)) = hosted.shard.is_writable() {
             let (code, remark) = append_refusal(&error);
-            hosted.acks.sync_failed(|ack| answers.refuse(&ack.to, code, &remark));
+            let own = &mut hosted.stored;
+            hosted.acks.sync_failed(|ack| response::not_stored(answers, &ack.to, code, &remark, own));
         }
     }
 
     /// The metadata changed.
-    pub fn install(&mut self, snapshot: Arc<Snapshot>) {
+    pub fn install(&mut self, answers: &mut Answers<'_>, snapshot: Arc<Snapshot>) {
         self.identity.trace_on = snapshot.settings.trace_on;
+        let first = self.snapshot.version == 0;
         self.snapshot = snapshot;
+        if first {
+            self.start_services(answers);
+        }
     }
 
     fn run_again(&mut self, answers: &mut Answers<'_>, at: usize, pending: Pending) {
         match pending {
             Pending::Pull(to, work) => self.run_pull(answers, at, to, work),
             Pending::Question(to, question) => self.run_question(answers, at, to, question),
+            Pending::Service(ticket) => self.service_fetched(answers, at, ticket),
             Pending::Ask { from, gather, ask } => self.run_ask(answers, at, from, gather, ask),
         }
     }
@@ -478,6 +513,11 @@ impl Hosted {
         };
         let limits = PullLimits { max_count: work.max_count, max_bytes: work.max_bytes };
         self.shard.pull(topic, work.queue_id, from, limits, &mut |tags_code| work.filter.matches(tags_code))
+    }
+
+    /// When its services or their progress want a turn, in monotonic microseconds.
+    fn next_us(&self) -> Option<u64> {
+        self.services.due_us()
     }
 
     fn park(&mut self, missing: Missing, pending: Pending) {

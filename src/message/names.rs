@@ -40,6 +40,12 @@ pub const ROCKSDB_HALF_TOPIC: &[u8] = b"RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC";
 pub const ROCKSDB_OP_HALF_TOPIC: &[u8] = b"RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC";
 /// Timed messages wait here.
 pub const TIMER_TOPIC: &[u8] = b"rmq_sys_wheel_timer";
+/// Prefix of the topic of POP check points; the cluster's name follows.
+pub const REVIVE_TOPIC_PREFIX: &[u8] = b"rmq_sys_REVIVE_LOG_";
+/// The broker's own group that follows half messages and their end marks.
+pub const TRANSACTION_GROUP: &str = "CID_RMQ_SYS_TRANS";
+/// The broker's own group that follows POP check points.
+pub const REVIVE_GROUP: &str = "CID_RMQ_SYS_REVIVE_GROUP";
 /// Longest name of an ordinary topic, in characters.
 pub const TOPIC_MAX_LENGTH: usize = 127;
 /// Longest name of a retry or dead-letter topic, in characters.

@@ -21,6 +21,7 @@ use broker::core::CoreParts;
 use broker::owner::OwnerHost;
 use broker::registration::{self, ControlReceiver, ControlSender};
 use broker::router::core_of;
+use broker::services::progress::ProgressFiles;
 use broker::snapshot::Snapshot;
 use broker::{BrokerCore, CoreMessage};
 use namesrv::{NameServer, NamesrvConfig, NsFile, properties};
@@ -270,6 +271,7 @@ impl Builder {
             options: parts.options.clone(),
             snapshot: Arc::new(Snapshot::empty()),
             hosted,
+            progress: ProgressFiles::new(&parts.home),
             flush: parts.store.flush,
             sync_flush_timeout_ms: parts.sync_flush_timeout_ms,
             owner,

@@ -11,6 +11,7 @@ use crate::processor::{pull, query, queue, send};
 use crate::request::{Target, target};
 use crate::response;
 use crate::router::core_of;
+use crate::services::ServiceRequest;
 use crate::work::{QueueQuestion, SendBytes, SendNumbers};
 use message::properties::{PropertiesSource, SendStamp, find, name};
 use message::sys_flag;
@@ -298,6 +299,29 @@ impl BrokerCore {
             host.ask(&mut answers, to, shard, question);
         } else {
             let work = Work::Ask(Box::new(question));
+            self.lanes.requests(core).entries.push(Forwarded { reply: to, shard, work });
+            self.check_backlog(cx, to.conn, core);
+        }
+    }
+
+    /// Hands a request to a service of a shard; `bytes` is what it keeps in memory on its way.
+    #[expect(dead_code, reason = "the first service request uses it")]
+    pub(super) fn ask_service(
+        &mut self,
+        cx: &mut Context<CoreMessage>,
+        mut to: ReplyTo,
+        shard: ShardId,
+        request: ServiceRequest,
+        bytes: usize,
+    ) {
+        let core = core_of(shard, self.cores);
+        if core == self.core {
+            self.begin(cx, &mut to, 0);
+            let (host, mut answers) = self.parts(cx);
+            host.service(&mut answers, to, shard, request);
+        } else {
+            self.begin(cx, &mut to, bytes);
+            let work = Work::Service(Box::new(request));
             self.lanes.requests(core).entries.push(Forwarded { reply: to, shard, work });
             self.check_backlog(cx, to.conn, core);
         }

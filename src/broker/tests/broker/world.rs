@@ -7,6 +7,7 @@ use broker::connections::BROKER_LISTENER;
 use broker::core::{BrokerCore, CoreParts};
 use broker::owner::OwnerHost;
 use broker::router::core_of;
+use broker::services::progress::ProgressFiles;
 use broker::snapshot::Snapshot;
 use broker::{CoreMessage, registration};
 use reactor::Command as Ask;
@@ -89,6 +90,7 @@ impl World {
                     options: options.clone(),
                     snapshot: Arc::new(Snapshot::empty()),
                     hosted,
+                    progress: ProgressFiles::new(&home),
                     flush,
                     sync_flush_timeout_ms: 5_000,
                     owner: owner.take(),

@@ -1,0 +1,140 @@
+//! What of the services outlives the process.
+//!
+//! Owner of `shards/progress-<shard>.json`, and the reader of what a Java broker left. Invariants: a file names the end of the
+//! log that it belongs to and is written only when the log is durable up to there; records behind that end are walked through
+//! at start, and those that were made from a waiting record tell that it was delivered ([`Found::delivered`]). So a crash of the
+//! process, or a power cut, neither loses nor doubles a delivery within a shard.
+
+use crate::services::{pop, schedule, timer, transaction};
+use hashbrown::HashSet;
+use message::PhysicalOffset;
+use remoting::json::JsonRef;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io;
+use store::{ConfigDir, Shard, ShardId, StoreHome};
+
+/// What the services of one shard save.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Progress {
+    /// End of the shard's log when this was true.
+    pub log_end: u64,
+    /// Delay levels.
+    pub schedule: schedule::ScheduleProgress,
+    /// Timers.
+    pub timer: timer::TimerProgress,
+    /// Half messages.
+    pub transaction: transaction::TransactionProgress,
+    /// POP.
+    pub pop: pop::PopProgress,
+}
+
+/// What a service starts from.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// Its own progress; `None` in a store that RingMQ has not served messages of this kind from yet.
+    pub progress: Option<Progress>,
+    /// What Java's files say.
+    pub java: JavaProgress,
+    /// Physical offsets of waiting records from which others were made behind `progress`'s end of the log.
+    pub delivered: HashSet<u64>,
+}
+
+/// What a Java broker (or a RingMQ broker, for it) left in `config/`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JavaProgress {
+    /// `delayOffset.json`: level (1..) to the next offset of its queue.
+    pub delay: BTreeMap<u32, u64>,
+    /// `consumerOffset.json`: queue to next offset, by `topic@group`, of the groups that are the broker's own.
+    pub system_offsets: BTreeMap<String, BTreeMap<u32, u64>>,
+    /// `timercheck`: timers due before this time are delivered, ms since 1970.
+    pub timer_read_ms: Option<i64>,
+}
+
+/// The files of all shards' services.
+#[derive(Clone)]
+pub struct ProgressFiles {
+    own: ConfigDir,
+    java: ConfigDir,
+}
+
+impl ProgressFiles {
+    /// The files of a store.
+    pub fn new(home: &StoreHome) -> Self {
+        Self { own: home.shards_config(), java: home.config() }
+    }
+
+    /// What a shard's services start from; walks through the log behind the saved end.
+    ///
+    /// # Errors
+    /// The disk's. A damaged file of our own counts as missing: the log and Java's files still say nearly everything.
+    pub fn find(&self, shard: &Shard) -> io::Result<Found> {
+        let name = file_name(shard.id());
+        let bytes = match self.own.read(&name, &|bytes| serde_json::from_slice::<Progress>(bytes).is_ok()) {
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                tracing::warn!(file = name, %error, "deliveries of the last moment may come twice");
+                None
+            }
+            other => other?,
+        };
+        let progress: Option<Progress> = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let mut delivered = HashSet::new();
+        if let Some(progress) = &progress {
+            shard.walk(PhysicalOffset(progress.log_end), &mut |record| {
+                if let Ok(source @ 1..) = u64::try_from(record.prepared_transaction_offset()) {
+                    delivered.insert(source);
+                }
+            })?;
+        }
+        Ok(Found { progress, java: self.java_progress()?, delivered })
+    }
+
+    /// Writes a shard's progress; durable when it returns. Errors: the disk's.
+    pub fn write(&self, shard: ShardId, progress: &Progress) -> io::Result<()> {
+        let bytes = serde_json::to_vec(progress).expect("progress is always JSON");
+        self.own.write(&file_name(shard), &bytes)
+    }
+
+    fn java_progress(&self) -> io::Result<JavaProgress> {
+        let mut found = JavaProgress::default();
+        if let Some(bytes) = self.read_java("delayOffset.json")? {
+            let json = JsonRef::parse(&bytes).map_err(|error| io::Error::other(error.to_string()))?;
+            found.delay = numbers(&json.get("offsetTable"));
+        }
+        if let Some(bytes) = self.read_java("consumerOffset.json")? {
+            let json = JsonRef::parse(&bytes).map_err(|error| io::Error::other(error.to_string()))?;
+            for (key, table) in json.get("offsetTable").entries() {
+                let key = key.string();
+                if let Some((_, group)) = key.split_once('@')
+                    && message::names::is_system_group(group.as_bytes())
+                {
+                    found.system_offsets.insert(key, numbers(&table));
+                }
+            }
+        }
+        let timer = self.java.read("timercheck", &|bytes| bytes.len() >= 8);
+        if let Ok(Some(bytes)) = timer {
+            found.timer_read_ms = Some(i64::from_be_bytes(bytes[..8].try_into().expect("eight bytes")));
+        }
+        Ok(found)
+    }
+
+    fn read_java(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
+        match self.java.read(name, &|bytes| JsonRef::parse(bytes).is_ok()) {
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(None),
+            other => other,
+        }
+    }
+}
+
+fn file_name(shard: ShardId) -> String {
+    format!("progress-{}.json", shard.0)
+}
+
+fn numbers(table: &JsonRef<'_>) -> BTreeMap<u32, u64> {
+    let pairs = table
+        .entries()
+        .filter_map(|(key, value)| Some((key.as_i64()?.try_into().ok()?, value.as_i64()?.try_into().ok()?)));
+    pairs.collect()
+}
