@@ -10,6 +10,7 @@ mod admit;
 use crate::config::BrokerOptions;
 use crate::connections::{Connections, Reading};
 use crate::crossing::{Answers, CoreMessage, HOT_GATHER, Lanes, OWNER_CORE, ReplyTo, RequestBatch, Work};
+use crate::filter::Compiled;
 use crate::gather::{Gathers, ShardAnswer};
 use crate::owner::{OwnerHost, OwnerRequest, Refusal, Ticket};
 use crate::processor::query;
@@ -93,6 +94,8 @@ pub struct BrokerCore {
     any_queue: u32,
     /// Unescaped properties of the send at hand; kept for its capacity.
     scratch: Vec<u8>,
+    /// Filters that came with requests lately.
+    compiled: Compiled,
     /// Connections that are held because a lane is full.
     congested: Vec<ConnectionId>,
     timer_due_us: Option<u64>,
@@ -145,6 +148,7 @@ impl BrokerCore {
             unique_ids: UniqueIdMaker::new(options.ip(), std::process::id(), salt, parts.utc_offset_ms),
             any_queue: 0,
             scratch: Vec::new(),
+            compiled: Compiled::default(),
             congested: Vec::new(),
             timer_due_us: None,
             stopping_since_us: None,

@@ -10,6 +10,7 @@ pub mod core;
 pub mod connections;
 pub mod request;
 pub mod processor;
+pub mod filter;
 pub mod router;
 pub mod crossing;
 pub mod work;

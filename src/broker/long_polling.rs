@@ -5,7 +5,7 @@
 //! hold only if the queue's end passed its offset and the tag of a new message fits. It runs no pull and writes no answer.
 
 use crate::connections::MAX_HELD_PULLS;
-use crate::work::{HeldPull, PullWork, TagFilter};
+use crate::work::{HeldPull, PullWork};
 use hashbrown::HashMap;
 use reactor::{ConnectionId, Now};
 use slab::Slab;
@@ -165,22 +165,12 @@ fn remove(list: &mut Vec<u32>, slot: u32) {
     }
 }
 
-impl TagFilter {
-    /// Whether a message with this tag value is for the reader: Java's comparison by hash code.
-    pub fn matches(&self, tags_code: i64) -> bool {
-        match self {
-            Self::All => true,
-            Self::Codes(codes) => codes.contains(&(tags_code as i32)),
-            Self::Subscribed(subscription) => subscription.codes.binary_search(&(tags_code as i32)).is_ok(),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::crossing::ReplyTo;
     use crate::fixtures;
+    use crate::work::MessageFilter;
     use proptest::prelude::*;
     use reactor::CoreId;
     use remoting::SerializeType;
@@ -188,7 +178,7 @@ mod tests {
 
     const NONE: [i32; 0] = [];
 
-    fn held(opaque: i32, conn: u32, topic: &str, queue_id: u32, offset: i64, filter: TagFilter) -> HeldPull {
+    fn held(opaque: i32, conn: u32, topic: &str, queue_id: u32, offset: i64, filter: MessageFilter) -> HeldPull {
         let conn = ConnectionId { core: CoreId(0), slot: conn, generation: 0 };
         HeldPull {
             reply: ReplyTo { conn, opaque, form: SerializeType::Json, oneway: false, bytes: 0, counted: false },
@@ -227,10 +217,13 @@ mod tests {
     #[test]
     fn a_message_wakes_whom_it_is_for() {
         let mut polls = LongPolls::default();
-        let tag = |code| TagFilter::Codes(smallvec![code]);
-        for (opaque, queue_id, offset, filter) in
-            [(1, 0, 0, TagFilter::All), (2, 0, 0, tag(7)), (3, 0, 5, TagFilter::All), (4, 1, 0, TagFilter::All)]
-        {
+        let tag = |code| MessageFilter::Codes(smallvec![code]);
+        for (opaque, queue_id, offset, filter) in [
+            (1, 0, 0, MessageFilter::All),
+            (2, 0, 0, tag(7)),
+            (3, 0, 5, MessageFilter::All),
+            (4, 1, 0, MessageFilter::All),
+        ] {
             assert!(polls.hold(held(opaque, 0, "t", queue_id, offset, filter), 1000).is_none());
         }
         assert_eq!(woken(&mut polls, "other", 0, 9, 0), NONE);
@@ -246,10 +239,10 @@ mod tests {
     fn limits_give_the_pull_back() {
         let mut polls = LongPolls::default();
         for opaque in 0..MAX_HELD_PULLS as i32 {
-            assert!(polls.hold(held(opaque, 0, "t", 0, 0, TagFilter::All), 1).is_none());
+            assert!(polls.hold(held(opaque, 0, "t", 0, 0, MessageFilter::All), 1).is_none());
         }
-        assert!(polls.hold(held(-1, 0, "t", 0, 0, TagFilter::All), 1).is_some());
-        assert!(polls.hold(held(-1, 1, "t", 0, 0, TagFilter::All), 1).is_none(), "another connection");
+        assert!(polls.hold(held(-1, 0, "t", 0, 0, MessageFilter::All), 1).is_some());
+        assert!(polls.hold(held(-1, 1, "t", 0, 0, MessageFilter::All), 1).is_none(), "another connection");
     }
 
     proptest! {
@@ -263,7 +256,7 @@ mod tests {
                 let mut out = Vec::new();
                 match what {
                     0 | 1 => {
-                        let pull = held(opaque, conn, "t", queue_id, number as i64, TagFilter::All);
+                        let pull = held(opaque, conn, "t", queue_id, number as i64, MessageFilter::All);
                         prop_assert!(polls.hold(pull, next as u64 + number).is_none());
                         inside.insert(opaque, (conn, queue_id, number, next as u64 + number));
                         continue;

@@ -6,6 +6,7 @@
 //! or group whose file is not on disk yet.
 
 use crate::config::LiveSettings;
+use crate::filter::Expression;
 use hashbrown::HashTable;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher};
@@ -171,6 +172,15 @@ impl GroupConsumers {
     }
 }
 
+/// A compiled SQL92 expression of a group for a topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PropertyFilter {
+    /// The expression.
+    pub expression: Arc<Expression>,
+    /// The client's version of it.
+    pub version: i64,
+}
+
 /// One subscription of a heartbeat, Java's `SubscriptionData`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subscription {
@@ -186,8 +196,10 @@ pub struct Subscription {
     pub codes: Vec<i32>,
     /// The tags, sorted.
     pub tags: Vec<Arc<str>>,
-    /// Old filter server mode, only shown back.
+    /// Old filter server mode: messages are not filtered here.
     pub class_filter_mode: bool,
+    /// What the group has registered for an SQL92 expression; `None` for tags, and when it could not be compiled.
+    pub filter: Option<PropertyFilter>,
 }
 
 /// Resets of one topic and group that pulls have not met yet, by queue id. See [`PendingReset`].

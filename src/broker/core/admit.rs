@@ -233,7 +233,7 @@ impl BrokerCore {
             expression_type: fields.expression_type.is_present().then_some(&*expression_type),
             lite: header.code == RequestCode::LitePullMessage.to_i32(),
         };
-        match pull::admit(&request, &self.snapshot, peer, self.options.ip(), asked) {
+        match pull::admit(&request, &self.snapshot, peer, self.options.ip(), asked, &mut self.compiled) {
             pull::Admission::Read(work) => {
                 if pull::commits(&request) {
                     self.lanes.owner(OwnerRequest::CommitOffset {

@@ -361,6 +361,7 @@ mod tests {
             codes: vec![],
             tags: vec![],
             class_filter_mode: false,
+            filter: None,
         }
     }
 

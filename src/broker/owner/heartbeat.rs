@@ -198,5 +198,6 @@ fn subscription(json: JsonRef<'_>) -> Option<Subscription> {
         codes,
         tags,
         class_filter_mode: json.get("classFilterMode").as_bool() == Some(true),
+        filter: None,
     })
 }

@@ -1,12 +1,11 @@
 //! PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): who may read what, and through which filter.
 
+use crate::filter::Compiled;
 use crate::owner::Refusal;
 use crate::snapshot::{MessageModel, PERM_READ, Snapshot, Subscription};
-use crate::work::{PullWork, TagFilter};
-use message::hash::java_hash;
+use crate::work::{MessageFilter, PullWork, is_tag_kind};
 use message::sys_flag::{PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND};
 use remoting::ResponseCode;
-use smallvec::SmallVec;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -65,13 +64,15 @@ pub fn commits(header: &PullHeader<'_>) -> bool {
     header.sys_flag & PULL_COMMIT_OFFSET != 0 && header.commit_offset >= 0
 }
 
-/// Checks a pull against the metadata. `asked` says that the owner has answered already: no second question.
+/// Checks a pull against the metadata. `asked` says that the owner has answered already: no second question. `compiled` keeps
+/// the expressions that came with pulls.
 pub fn admit(
     header: &PullHeader<'_>,
     snapshot: &Snapshot,
     peer: SocketAddr,
     broker_ip: IpAddr,
     asked: bool,
+    compiled: &mut Compiled,
 ) -> Admission {
     let settings = &snapshot.settings;
     let refuse = |code: ResponseCode, forbidden: i32, remark: String| {
@@ -112,7 +113,7 @@ pub fn admit(
         );
         return refuse(ResponseCode::InvalidParameter, forbidden::NOT, remark);
     };
-    let filter = match filter(header, snapshot, group.consume_broadcast_enable) {
+    let filter = match filter(header, snapshot, group.consume_broadcast_enable, compiled) {
         Ok(filter) => filter,
         Err((refusal, forbidden)) => return Admission::Refuse(refusal, forbidden),
     };
@@ -147,9 +148,11 @@ pub fn subscription_changed(work: &PullWork, snapshot: &Snapshot) -> bool {
     let Some(now) = consumers.and_then(|consumers| consumers.subscription(work.topic.name.as_bytes())) else {
         return false;
     };
-    match (&work.filter, subscribed(now)) {
-        (TagFilter::All, TagFilter::All) => false,
-        (TagFilter::Subscribed(held), TagFilter::Subscribed(now)) => held.codes != now.codes,
+    let Some(now) = subscribed(now) else { return true };
+    match (&work.filter, now) {
+        (MessageFilter::All, MessageFilter::All) => false,
+        (MessageFilter::Subscribed(held), MessageFilter::Subscribed(now)) => held.codes != now.codes,
+        (MessageFilter::Sql(held), MessageFilter::Sql(now)) => *held != now,
         _ => true,
     }
 }
@@ -183,20 +186,16 @@ pub fn check_again(work: &PullWork, snapshot: &Snapshot) -> Result<(), (Refusal,
 }
 
 /// The filter of a pull: of its own text, or of its group's heartbeats.
-fn filter(header: &PullHeader<'_>, snapshot: &Snapshot, broadcast: bool) -> Result<TagFilter, (Refusal, i32)> {
+fn filter(
+    header: &PullHeader<'_>,
+    snapshot: &Snapshot,
+    broadcast: bool,
+    compiled: &mut Compiled,
+) -> Result<MessageFilter, (Refusal, i32)> {
     let refuse =
         |code: ResponseCode, forbidden: i32, remark: String| Err((Refusal { code: code.to_i32(), remark }, forbidden));
     if header.sys_flag & PULL_SUBSCRIPTION != 0 {
-        if !is_tag(header.expression_type) {
-            return no_property_filter(header.expression_type.unwrap_or_default());
-        }
-        return match tag_filter(header.subscription.unwrap_or_default()) {
-            Some(filter) => Ok(filter),
-            None => {
-                let remark = "parse the consumer's subscription failed".into();
-                refuse(ResponseCode::SubscriptionParseFailed, forbidden::NOT, remark)
-            }
-        };
+        return own_filter(header, snapshot, compiled);
     }
     let Some(consumers) = snapshot.consumers.get(header.group) else {
         let remark = "the consumer's group info not exist".into();
@@ -215,52 +214,64 @@ fn filter(header: &PullHeader<'_>, snapshot: &Snapshot, broadcast: bool) -> Resu
         let remark = "the consumer's subscription not latest".into();
         return refuse(ResponseCode::SubscriptionNotLatest, forbidden::NOT, remark);
     }
-    if !is_tag(Some(subscription.expression_type.as_bytes())) {
-        return no_property_filter(subscription.expression_type.as_bytes());
+    let Some(filter) = subscribed(subscription) else {
+        let remark = "The broker's consumer filter data is not exist!Your expression may be wrong!".into();
+        return refuse(ResponseCode::FilterDataNotExist, forbidden::NOT, remark);
+    };
+    if !is_tag_kind(Some(subscription.expression_type.as_bytes())) {
+        if subscription.filter.as_ref().is_some_and(|filter| filter.version < header.sub_version) {
+            let remark = "the consumer's consumer filter data not latest".into();
+            return refuse(ResponseCode::FilterDataNotLatest, forbidden::NOT, remark);
+        }
+        check_property_filter(subscription.expression_type.as_bytes(), snapshot)?;
     }
-    Ok(subscribed(subscription))
+    Ok(filter)
 }
 
-fn subscribed(subscription: &Arc<Subscription>) -> TagFilter {
-    if subscription.class_filter_mode || matches!(&*subscription.expression, "*" | "") {
-        TagFilter::All
+/// The filter that a pull brings along.
+fn own_filter(
+    header: &PullHeader<'_>,
+    snapshot: &Snapshot,
+    compiled: &mut Compiled,
+) -> Result<MessageFilter, (Refusal, i32)> {
+    let text = header.subscription.unwrap_or_default();
+    if !is_tag_kind(header.expression_type) && !text.is_empty() {
+        check_property_filter(header.expression_type.unwrap_or_default(), snapshot)?;
+    }
+    MessageFilter::parse(header.expression_type, text, compiled).map_err(|cause| {
+        let remark = format!("parse the consumer's subscription failed: {cause}");
+        (Refusal { code: ResponseCode::SubscriptionParseFailed.to_i32(), remark }, forbidden::NOT)
+    })
+}
+
+/// The filter of a subscription; `None` for one that is no tag expression and has nothing registered.
+fn subscribed(subscription: &Arc<Subscription>) -> Option<MessageFilter> {
+    if is_tag_kind(Some(subscription.expression_type.as_bytes())) {
+        let all = subscription.class_filter_mode || matches!(&*subscription.expression, "*" | "");
+        return Some(if all { MessageFilter::All } else { MessageFilter::Subscribed(subscription.clone()) });
+    }
+    let filter = subscription.filter.as_ref()?;
+    Some(if subscription.class_filter_mode {
+        MessageFilter::All
     } else {
-        TagFilter::Subscribed(subscription.clone())
-    }
+        MessageFilter::Sql(filter.expression.clone())
+    })
 }
 
-/// SQL92 is refused with the answer of a Java broker without `enablePropertyFilter`.
-fn no_property_filter(kind: &[u8]) -> Result<TagFilter, (Refusal, i32)> {
+/// Without `enablePropertyFilter` nothing but tags is a filter.
+fn check_property_filter(kind: &[u8], _: &Snapshot) -> Result<(), (Refusal, i32)> {
     let kind = String::from_utf8_lossy(kind);
     let remark = format!("The broker does not support consumer to filter message by {kind}");
     Err((Refusal { code: ResponseCode::SystemError.to_i32(), remark }, forbidden::NOT))
-}
-
-fn is_tag(kind: Option<&[u8]>) -> bool {
-    matches!(kind, None | Some(b"" | b"TAG"))
-}
-
-/// The filter of `A || B`; `None` for a text of separators only. Parts are trimmed, empty ones count for nothing.
-fn tag_filter(text: &[u8]) -> Option<TagFilter> {
-    if matches!(text, b"" | b"*") {
-        return Some(TagFilter::All);
-    }
-    let text = String::from_utf8_lossy(text);
-    // Java's split drops trailing empty parts and then wants at least one.
-    if text.split("||").all(str::is_empty) {
-        return None;
-    }
-    let tags = text.split("||").map(|part| part.trim_matches(|c: char| c <= ' ')).filter(|tag| !tag.is_empty());
-    let codes: SmallVec<[i32; 4]> = tags.map(|tag| java_hash(tag.as_bytes())).collect();
-    Some(TagFilter::Codes(codes))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::LiveSettings;
+    use crate::filter::Expression;
     use crate::fixtures::{group, snapshot, topic};
-    use crate::snapshot::{Group, GroupConsumers, Topic};
+    use crate::snapshot::{Group, GroupConsumers, PropertyFilter, Topic};
     use std::collections::BTreeMap;
 
     const OWN: i32 = PULL_SUBSCRIPTION;
@@ -272,14 +283,16 @@ mod tests {
     /// The code (and Java's forbidden type); 0 for a pull that is run, -1 for one that waits for its group.
     fn outcome(header: &PullHeader<'_>, snapshot: &Snapshot, asked: bool) -> (i32, i32) {
         let peer = "127.0.0.1:5".parse().unwrap();
-        match admit(header, snapshot, peer, "127.0.0.1".parse().unwrap(), asked) {
+        match admit(header, snapshot, peer, "127.0.0.1".parse().unwrap(), asked, &mut Compiled::default()) {
             Admission::Read(_) => (0, 0),
             Admission::NeedGroup => (-1, 0),
             Admission::Refuse(refusal, forbidden) => (refusal.code, forbidden),
         }
     }
 
-    fn subscription(topic: &str, kind: &str) -> (Arc<str>, Arc<Subscription>) {
+    /// `filter`: the version of a registered expression.
+    fn subscription(topic: &str, kind: &str, filter: Option<i64>) -> (Arc<str>, Arc<Subscription>) {
+        let expression = Arc::new(Expression::compile("A").unwrap());
         let subscription = Subscription {
             topic: topic.into(),
             expression: "A".into(),
@@ -288,6 +301,7 @@ mod tests {
             codes: vec![65],
             tags: vec!["A".into()],
             class_filter_mode: false,
+            filter: filter.map(|version| PropertyFilter { expression, version }),
         };
         (topic.into(), Arc::new(subscription))
     }
@@ -296,11 +310,16 @@ mod tests {
         let stopped = Group { consume_enable: false, ..group("stopped") };
         let alone = Group { consume_broadcast_enable: false, ..group("alone") };
         let mut all = snapshot(
-            [topic("t"), topic("sql"), Topic { perm: 2, ..topic("write-only") }],
+            [topic("t"), topic("sql"), topic("broken"), topic("older"), Topic { perm: 2, ..topic("write-only") }],
             [group("g"), group("idle"), stopped, alone],
         );
         for (name, model) in [("g", MessageModel::Clustering), ("alone", MessageModel::Broadcasting)] {
-            let subscriptions = BTreeMap::from([subscription("t", "TAG"), subscription("sql", "SQL92")]);
+            let subscriptions = BTreeMap::from([
+                subscription("t", "TAG", None),
+                subscription("sql", "SQL92", Some(100)),
+                subscription("broken", "SQL92", None),
+                subscription("older", "SQL92", Some(99)),
+            ]);
             all.consumers.insert(name.into(), Arc::new(GroupConsumers { model, subscriptions }));
         }
         all
@@ -327,6 +346,9 @@ mod tests {
             (PullHeader { sub_version: 101, ..from(b"g", b"t", 0, 0) }, false, (25, 0)),
             (PullHeader { sub_version: 100, ..from(b"g", b"t", 0, 0) }, false, (0, 0)),
             (from(b"g", b"sql", 0, 0), false, (1, 0)),
+            (from(b"g", b"broken", 0, 0), false, (27, 0)),
+            (PullHeader { sub_version: 100, ..from(b"g", b"older", 0, 0) }, false, (28, 0)),
+            (PullHeader { sub_version: 99, ..from(b"g", b"older", 0, 0) }, false, (1, 0)),
         ] {
             assert_eq!(outcome(&header, &all, asked), expected, "{header:?}");
         }
@@ -339,26 +361,5 @@ mod tests {
             let header = PullHeader { lite, ..from(b"g", b"t", 0, OWN) };
             assert_eq!(outcome(&header, &all, false), expected);
         }
-    }
-
-    fn codes(text: &str) -> Option<Vec<i32>> {
-        match tag_filter(text.as_bytes())? {
-            TagFilter::All => Some(vec![]),
-            TagFilter::Codes(codes) => Some(codes.to_vec()),
-            TagFilter::Subscribed(_) => panic!("no heartbeat here"),
-        }
-    }
-
-    #[test]
-    fn subscription_texts_are_read_as_java_reads_them() {
-        let (a, b) = (java_hash(b"A"), java_hash(b"B c"));
-        assert_eq!(codes("*"), Some(vec![]));
-        assert_eq!(codes(""), Some(vec![]));
-        assert_eq!(codes("A"), Some(vec![a]));
-        assert_eq!(codes(" A  ||\tB c || "), Some(vec![a, b]));
-        assert_eq!(codes("|| A ||"), Some(vec![a]));
-        assert_eq!(codes("||"), None);
-        assert_eq!(codes("||||"), None);
-        assert!(matches!(tag_filter(b"  "), Some(TagFilter::Codes(codes)) if codes.is_empty()), "matches nothing");
     }
 }
