@@ -6,6 +6,10 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
+/// Seconds of each delay level when nothing else is configured.
+const DEFAULT_DELAY_LEVEL_S: [i64; 18] =
+    [1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1_200, 1_800, 3_600, 7_200];
+
 /// Settings that stay as they are until the next start.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BrokerOptions {
@@ -31,8 +35,14 @@ pub struct BrokerOptions {
     pub trace_topic_enable: bool,
     /// `msgTraceTopicName`.
     pub trace_topic_name: String,
-    /// `timerWheelEnable`: the wheel's topic exists.
+    /// `messageDelayLevel`: the delay of each level in ms, level 1 first; never empty.
+    pub delay_level_ms: Vec<i64>,
+    /// `timerWheelEnable`: there are timed messages, and the wheel's topic exists.
     pub timer_wheel_enable: bool,
+    /// `timerPrecisionMs`, 100..=60,000: what `TIMER_OUT_MS` is a multiple of.
+    pub timer_precision_ms: i64,
+    /// `timerMaxDelaySec`: the furthest due time.
+    pub timer_max_delay_s: i64,
     /// `reviveQueueNum`.
     pub revive_queues: u32,
     /// `flushConsumerOffsetInterval`, ms.
@@ -69,7 +79,10 @@ impl BrokerOptions {
             region_id: "DefaultRegion".into(),
             trace_topic_enable: false,
             trace_topic_name: "RMQ_SYS_TRACE_TOPIC".into(),
+            delay_level_ms: DEFAULT_DELAY_LEVEL_S.map(|seconds| seconds * 1_000).to_vec(),
             timer_wheel_enable: true,
+            timer_precision_ms: 1_000,
+            timer_max_delay_s: 259_200,
             revive_queues: 8,
             offset_flush_interval_ms: 5_000,
             client_expiry_ms: 120_000,
@@ -85,6 +98,46 @@ impl BrokerOptions {
     /// The advertised IP address.
     pub fn ip(&self) -> IpAddr {
         self.address.ip()
+    }
+}
+
+/// What delayed and timed messages follow. Fixed at start; every core has it in its snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DelayRules {
+    /// The delay of each level in ms, level 1 first; never empty.
+    pub level_ms: Vec<i64>,
+    /// There are timed messages.
+    pub timer: bool,
+    /// What `TIMER_OUT_MS` is a multiple of, in ms; above 0.
+    pub precision_ms: i64,
+    /// How far ahead a due time may lie, in ms.
+    pub max_ms: i64,
+    /// Queues that each shard owns of the delay levels' topic: at least the number of levels.
+    pub schedule_width: u32,
+    /// Queues that each shard owns of the timers' topic.
+    pub timer_width: u32,
+}
+
+impl DelayRules {
+    /// The rules of a broker whose shards own this many queues of the two topics.
+    pub fn new(options: &BrokerOptions, schedule_width: u32, timer_width: u32) -> Self {
+        Self {
+            level_ms: options.delay_level_ms.clone(),
+            timer: options.timer_wheel_enable,
+            precision_ms: options.timer_precision_ms.max(1),
+            max_ms: options.timer_max_delay_s.saturating_mul(1_000),
+            schedule_width,
+            timer_width,
+        }
+    }
+}
+
+impl Default for DelayRules {
+    /// Java's defaults.
+    fn default() -> Self {
+        let widths = store::manifest::SystemQueues::default();
+        let any = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
+        Self::new(&BrokerOptions::with_address(any), widths.schedule, widths.timer)
     }
 }
 

@@ -332,7 +332,7 @@ impl BrokerCore {
             match entry.work {
                 Work::Send { start, lens, numbers } => {
                     let mut rest = &bytes[start as usize..];
-                    let [topic, properties, body, unique_id] = lens.map(|len| {
+                    let [topic, properties, body, unique_id, recall_handle] = lens.map(|len| {
                         let (part, after) = rest.split_at(len as usize);
                         rest = after;
                         part
@@ -345,7 +345,7 @@ impl BrokerCore {
                         continue;
                     }
                     let properties = PropertiesSource::Text(properties);
-                    let parts = SendBytes { topic, properties, body, unique_id };
+                    let parts = SendBytes { topic, properties, body, unique_id, recall_handle };
                     host.send(&mut answers, entry.reply, entry.shard, &numbers, parts);
                 }
                 Work::Pull(work) => host.pull(&mut answers, entry.reply, *work),

@@ -141,7 +141,7 @@ pub const HOT_GATHER: u64 = 1 << 63;
 /// One turn's requests for the shards of one other core.
 #[derive(Debug, Default)]
 pub struct RequestBatch {
-    /// Topic, properties, body and unique id of the sends, one after the other.
+    /// Topic, properties, body, unique id and recall handle of the sends, one after the other.
     pub bytes: Vec<u8>,
     /// In arrival order.
     pub entries: Vec<Forwarded>,
@@ -187,8 +187,8 @@ pub enum Work {
     Send {
         /// Where its bytes start in the batch.
         start: u32,
-        /// Lengths of topic, properties, body and unique id, which follow each other.
-        lens: [u32; 4],
+        /// Lengths of topic, properties, body, unique id and recall handle, which follow each other.
+        lens: [u32; 5],
         /// Everything else.
         numbers: SendNumbers,
     },
@@ -487,7 +487,10 @@ impl RequestBatch {
         bytes.properties.write(&mut self.bytes);
         self.bytes.extend_from_slice(bytes.body);
         self.bytes.extend_from_slice(bytes.unique_id);
-        let lens = [bytes.topic.len(), bytes.properties.encoded_len(), bytes.body.len(), bytes.unique_id.len()];
+        self.bytes.extend_from_slice(bytes.recall_handle);
+        let texts = [bytes.topic, bytes.body, bytes.unique_id, bytes.recall_handle].map(<[u8]>::len);
+        let [topic, body, unique_id, recall_handle] = texts;
+        let lens = [topic, bytes.properties.encoded_len(), body, unique_id, recall_handle];
         let work = Work::Send { start, lens: lens.map(|len| len as u32), numbers };
         self.entries.push(Forwarded { reply, shard, work });
     }

@@ -50,6 +50,7 @@ pub fn snapshot(topics: impl IntoIterator<Item = Topic>, groups: impl IntoIterat
         consumers: Table::default(),
         resets: Table::default(),
         settings: Arc::new(LiveSettings::default()),
+        delays: Arc::default(),
         deleting: Arc::default(),
     };
     for topic in topics {

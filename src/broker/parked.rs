@@ -20,7 +20,7 @@ use store::FetchId;
 pub struct Acknowledge {
     /// Who waits.
     pub to: Waiter,
-    /// The queue.
+    /// The queue that the sender is told: that of the message, though it may wait in another.
     pub queue_id: u32,
     /// Queue offset of the first record.
     pub queue_offset: QueueOffset,
@@ -28,6 +28,8 @@ pub struct Acknowledge {
     pub offsets: SmallVec<[PhysicalOffset; 1]>,
     /// The unique id for `transactionId`; empty for none.
     pub unique_id: SmallVec<[u8; 36]>,
+    /// Of a timed message: what it can be recalled by.
+    pub recall_handle: Option<Box<[u8]>>,
     /// The sender waits for the sync too.
     pub wait: bool,
 }
@@ -192,6 +194,7 @@ mod tests {
             queue_offset: QueueOffset(0),
             offsets: SmallVec::new(),
             unique_id: SmallVec::new(),
+            recall_handle: None,
             wait,
         }
     }

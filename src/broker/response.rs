@@ -35,6 +35,7 @@ fn sent(answers: &mut Answers<'_>, to: &ReplyTo, ack: &Acknowledge, identity: &S
         offsets: &ack.offsets,
         queue_id: ack.queue_id as i32,
         queue_offset: ack.queue_offset,
+        recall_handle: ack.recall_handle.as_deref(),
         transaction_id: (!ack.unique_id.is_empty()).then_some(&ack.unique_id[..]),
         region: &identity.region,
         trace_on: identity.trace_on,

@@ -148,8 +148,8 @@ impl ShardHost {
         let appended = if numbers.batch {
             match Batch::parse(bytes.body) {
                 Ok(batch) => {
-                    let unserved = batch.iter().find_map(|entry| send::unserved(pairs(entry.properties)).err());
-                    if let Some(refusal) = unserved {
+                    let refused = batch.iter().find_map(|entry| send::check_batch(pairs(entry.properties)).err());
+                    if let Some(refusal) = refused {
                         hosted.traffic.put_refused += 1;
                         return answers.reply(&to, &[], |out| {
                             response::refusal(out, &to, refusal.code, &refusal.remark);
@@ -179,10 +179,11 @@ impl ShardHost {
                 hosted.traffic.put(appended.offsets.len() as u64, bytes.body.len() as u64);
                 hosted.acks.stage(Acknowledge {
                     to: Waiter::Send(to),
-                    queue_id: numbers.queue_id,
+                    queue_id: numbers.answered_queue_id,
                     queue_offset: appended.queue_offset,
                     offsets: appended.offsets,
                     unique_id: bytes.unique_id.iter().copied().collect(),
+                    recall_handle: (!bytes.recall_handle.is_empty()).then(|| bytes.recall_handle.into()),
                     wait: numbers.wait,
                 });
             }

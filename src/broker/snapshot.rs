@@ -5,7 +5,7 @@
 //! buckets, so that publishing one more topic costs the same with ten topics and with eighty thousand. A snapshot never holds a topic
 //! or group whose file is not on disk yet.
 
-use crate::config::LiveSettings;
+use crate::config::{DelayRules, LiveSettings};
 use crate::filter::Expression;
 use hashbrown::HashTable;
 use std::collections::BTreeMap;
@@ -32,6 +32,8 @@ pub struct Snapshot {
     pub resets: Table<Resets>,
     /// Settings that may change while running.
     pub settings: Arc<LiveSettings>,
+    /// What delayed and timed messages follow.
+    pub delays: Arc<DelayRules>,
     /// Topics that are being deleted: a send that another core let through before it knew is refused by the queue's core.
     pub deleting: Arc<[Arc<str>]>,
 }
@@ -230,6 +232,7 @@ impl Snapshot {
             consumers: Table::default(),
             resets: Table::default(),
             settings: Arc::new(LiveSettings::default()),
+            delays: Arc::default(),
             deleting: Arc::default(),
         }
     }

@@ -17,8 +17,10 @@ use store::Boundary;
 /// Numbers of a send, checked and routed; the bytes (topic, properties, body) travel beside it.
 #[derive(Clone, Copy, Debug)]
 pub struct SendNumbers {
-    /// The queue.
+    /// The queue that takes it.
     pub queue_id: u32,
+    /// The queue that the sender is told: another than that when the message is to wait.
+    pub answered_queue_id: u32,
     /// The sender's own flag.
     pub flag: i32,
     /// System flag.
@@ -191,13 +193,19 @@ pub struct SendBytes<'a> {
     pub body: &'a [u8],
     /// The unique id for the answer's `transactionId`; empty for none.
     pub unique_id: &'a [u8],
+    /// Of a timed message, what it can be recalled by; empty for none.
+    pub recall_handle: &'a [u8],
 }
 
 impl SendBytes<'_> {
     /// All of them.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.topic.len() + self.properties.encoded_len() + self.body.len() + self.unique_id.len()
+        self.topic.len()
+            + self.properties.encoded_len()
+            + self.body.len()
+            + self.unique_id.len()
+            + self.recall_handle.len()
     }
 
     /// Whether there is no byte.

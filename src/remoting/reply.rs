@@ -30,6 +30,8 @@ pub struct SendReply<'a> {
     pub region: &'a [u8],
     /// `traceOn` of the broker.
     pub trace_on: bool,
+    /// What a timed message can be recalled by.
+    pub recall_handle: Option<&'a [u8]>,
 }
 
 /// The answer to a pull that reached the store.
@@ -63,6 +65,9 @@ pub fn send(out: &mut Vec<u8>, form: SerializeType, opaque: i32, reply: &SendRep
     frame.ids(name!("msgId"), reply.id_prefix, reply.offsets);
     frame.plain(name!("TRACE_ON"), if reply.trace_on { b"true" } else { b"false" });
     frame.text(name!("MSG_REGION"), reply.region);
+    if let Some(handle) = reply.recall_handle {
+        frame.text(name!("recallHandle"), handle);
+    }
     frame.number(name!("queueOffset"), reply.queue_offset.to_i64());
     frame.finish(opaque, None, 0);
 }
@@ -268,6 +273,7 @@ mod tests {
             transaction_id: (offsets.len() == 1).then_some(b"7F00000100002A139A16000000000001"),
             region: b"DefaultRegion",
             trace_on: true,
+            recall_handle: None,
         }
     }
 
@@ -279,6 +285,13 @@ mod tests {
             header(&out),
             r#"{"code":0,"extFields":{"queueId":"0","transactionId":"7F00000100002A139A16000000000001","msgId":"7F00000100005213000000000000010A","TRACE_ON":"true","MSG_REGION":"DefaultRegion","queueOffset":"1"},"flag":1,"language":"JAVA","opaque":724009,"serializeTypeCurrentRPC":"JSON","version":493}"#
         );
+        out.clear();
+        send(&mut out, SerializeType::Json, 1, &send_reply(&prefix, &[PhysicalOffset(0x2D8), PhysicalOffset(0x347)]));
+        out.clear();
+        let timed = SendReply { recall_handle: Some(b"djEgdA=="), ..send_reply(&prefix, &[PhysicalOffset(1)]) };
+        send(&mut out, SerializeType::Json, 1, &timed);
+        let end = r#""MSG_REGION":"DefaultRegion","recallHandle":"djEgdA==","queueOffset":"1"}"#;
+        assert!(header(&out).contains(end), "{}", header(&out));
         out.clear();
         send(&mut out, SerializeType::Json, 1, &send_reply(&prefix, &[PhysicalOffset(0x2D8), PhysicalOffset(0x347)]));
         assert!(header(&out).contains(
@@ -319,6 +332,7 @@ mod tests {
         let offsets = [PhysicalOffset(7), PhysicalOffset(u64::MAX)];
         for count in [1, 2] {
             let reply = SendReply {
+                recall_handle: (count == 1).then_some(b"djE="),
                 transaction_id: Some("odd\u{1}\"主".as_bytes()),
                 ..send_reply(&prefix, &offsets[..count])
             };

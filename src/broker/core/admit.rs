@@ -7,7 +7,7 @@ use super::{BrokerCore, GATHER_TIMEOUT_MS, KeyQuestion, OWNER_REQUEST_BYTES, rep
 use crate::crossing::{CoreMessage, Forwarded, HOT_GATHER, OWNER_CORE, ReplyTo, Work};
 use crate::gather::ShardAsk;
 use crate::owner::{Origin, OwnerRequest, Refusal};
-use crate::processor::{pull, query, queue, send};
+use crate::processor::{delay, pull, query, queue, recall, send};
 use crate::request::{Target, target};
 use crate::response;
 use crate::router::core_of;
@@ -161,8 +161,10 @@ impl BrokerCore {
         place: send::Place,
     ) -> Result<(), Refusal> {
         let made;
+        let mut delay_texts = delay::DelayTexts::default();
         let texts = Rc::clone(&self.texts);
-        let mut list = send::properties(request)?;
+        let (mut list, asks) = send::properties(request)?;
+        let (mut topic, mut queue_id, mut recall_handle) = (request.topic, place.queue_id, String::new());
         let (properties, unique_id, wait) = if request.batch {
             // Members are stored with their own properties only.
             let text = request.properties;
@@ -178,11 +180,20 @@ impl BrokerCore {
             let stamp =
                 SendStamp { region: &texts.region, trace_on: self.snapshot.settings.trace_on, cluster: &texts.cluster };
             list.stamp(&stamp, Some(unique_id));
+            if asks.delay {
+                let target = delay::Target { topic, queue_id, shard: place.shard };
+                let rules = &self.snapshot.delays;
+                if let Some(waiting) = delay::redirect(&mut list, target, rules, cx.now().wall_ms, &mut delay_texts)? {
+                    recall_handle = recall::handle_of(&waiting, topic, &self.options.broker_name, unique_id);
+                    (topic, queue_id) = (waiting.topic, waiting.queue_id);
+                }
+            }
             send::check_length(&list)?;
             (PropertiesSource::List(list.view()), unique_id, list.get(name::WAIT))
         };
         let numbers = SendNumbers {
-            queue_id: place.queue_id,
+            queue_id,
+            answered_queue_id: place.queue_id,
             flag: request.flag,
             sys_flag: request.sys_flag | if place.multi_tag { sys_flag::MULTI_TAGS } else { 0 },
             born_timestamp_ms: request.born_timestamp_ms,
@@ -191,7 +202,7 @@ impl BrokerCore {
             batch: request.batch,
             wait: send::waits(wait),
         };
-        let bytes = SendBytes { topic: request.topic, properties, body, unique_id };
+        let bytes = SendBytes { topic, properties, body, unique_id, recall_handle: recall_handle.as_bytes() };
         let shard = place.shard;
         let core = core_of(shard, self.cores);
         if core == self.core {

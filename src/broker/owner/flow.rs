@@ -404,6 +404,7 @@ impl Owner {
             consumers: self.consumers.clone(),
             resets: self.offsets.resets().clone(),
             settings: self.settings.clone(),
+            delays: self.delays.clone(),
             deleting: self.deletions.keys().map(|name| name.as_str().into()).collect(),
         };
         let version = self.flow.version;

@@ -31,7 +31,7 @@ mod topic_requests;
 
 pub use host::{BootError, OwnerHost};
 
-use crate::config::{BrokerOptions, LiveSettings};
+use crate::config::{BrokerOptions, DelayRules, LiveSettings};
 use crate::gather::{Gathered, Gathers, ShardAnswer, ShardAsk};
 use crate::snapshot::{GroupConsumers, Snapshot, Table};
 use answer::{Asker, Outcome};
@@ -323,6 +323,7 @@ pub struct OwnerBoot {
 pub struct Owner {
     options: Arc<BrokerOptions>,
     settings: Arc<LiveSettings>,
+    delays: Arc<DelayRules>,
     /// How often settings were changed since the start.
     settings_changes: i64,
     shards: u16,
@@ -400,8 +401,11 @@ impl Owner {
         }
         let behind = |file: &Option<Vec<u8>>, version| DataVersion::of_file(file.as_deref()) != Some(version);
         let dirty = (behind(&boot.topics, topics.version()), behind(&boot.groups, groups.version()));
+        let [schedule, timer] =
+            [message::names::SCHEDULE_TOPIC, message::names::TIMER_TOPIC].map(|topic| topics.system_width(topic));
         Ok(Self {
             settings: Arc::new(boot.options.live.clone()),
+            delays: Arc::new(DelayRules::new(&boot.options, schedule, timer)),
             settings_changes: 0,
             shards: boot.shards,
             flow: Flow::new(boot.cores, &topics, &groups, dirty),

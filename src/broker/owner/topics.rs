@@ -104,6 +104,11 @@ impl TopicBook {
         &self.topics
     }
 
+    /// Queues that each shard owns of a system topic.
+    pub fn system_width(&self, topic: &[u8]) -> u32 {
+        std::str::from_utf8(topic).ok().and_then(|topic| self.placement.system_width(topic)).unwrap_or(1)
+    }
+
     /// A topic.
     pub fn get(&self, name: &str) -> Option<&Arc<Topic>> {
         self.topics.get(name.as_bytes())
@@ -262,13 +267,14 @@ impl TopicBook {
         let text = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
         let cluster = &options.cluster_name;
         let shards = u32::from(self.placement.shards());
+        let schedule_queues = self.system_width(names::SCHEDULE_TOPIC);
         let mut wishes = vec![
             TopicWish::plain(&text(names::SELF_TEST_TOPIC), 1, READ_WRITE),
             TopicWish::plain(&text(names::BENCHMARK_TOPIC), 1024, READ_WRITE),
             TopicWish::plain(cluster, 16, READ_WRITE | PERM_INHERIT),
             TopicWish::plain(&options.broker_name, 1, READ_WRITE | PERM_INHERIT),
             TopicWish::plain(&text(names::OFFSET_MOVED_TOPIC), 1, READ_WRITE),
-            TopicWish::plain(&text(names::SCHEDULE_TOPIC), 18 * shards, READ_WRITE),
+            TopicWish::plain(&text(names::SCHEDULE_TOPIC), schedule_queues * shards, READ_WRITE),
             TopicWish::plain(&names::reply_topic(cluster), 1, READ_WRITE),
             TopicWish::plain(&format!("rmq_sys_REVIVE_LOG_{cluster}"), options.revive_queues * shards, READ_WRITE),
             TopicWish::plain(&format!("rmq_sys_SYNC_BROKER_MEMBER_{}", options.broker_name), 1, PERM_INHERIT),

@@ -3,7 +3,9 @@
 //! Role: one file a request: header and snapshot in, decision out. Invariants: pure (no lane, no shard, no clock); checks stand
 //! in the order of the Java broker, so that the same mistake gets the same code. They write nothing.
 
+pub mod delay;
 pub mod pull;
 pub mod query;
 pub mod queue;
+pub mod recall;
 pub mod send;

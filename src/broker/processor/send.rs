@@ -140,16 +140,53 @@ pub fn topic_sys_flag(header: &SendHeader<'_>) -> i32 {
     }
 }
 
-/// Properties that ask for what this broker does not do yet: such a message is refused, never stored as a plain one.
+/// What the properties of a message ask for beyond being stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Asks {
+    /// It may have to wait: [`super::delay::redirect`] decides.
+    pub delay: bool,
+}
+
+/// Looks through the properties of a message that is sent alone, once.
+///
+/// # Errors
+/// They ask for what this broker does not do yet; such a message is refused, never stored as a plain one. (`TRAN_MSG` asks only
+/// with the value true.)
+pub fn asks<'a>(pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Result<Asks, Refusal> {
+    let mut asks = Asks::default();
+    for (key, value) in pairs {
+        // All names in question start with one of these; nearly all others do not.
+        if !matches!(key.first(), Some(b'T' | b'D' | b'I')) {
+            continue;
+        }
+        match key {
+            name::TRANSACTION_PREPARED if value.eq_ignore_ascii_case(b"true") => return Err(transaction()),
+            name::DELAY | name::TIMER_DELAY_SEC | name::TIMER_DELAY_MS | name::TIMER_DELIVER_MS => asks.delay = true,
+            name::INNER_MULTI_DISPATCH => return Err(unsupported("multi-dispatch")),
+            _ => {}
+        }
+    }
+    Ok(asks)
+}
+
+fn unsupported(what: &str) -> Refusal {
+    let remark = format!("the message is illegal: {what} is not supported by this broker");
+    Refusal { code: ResponseCode::MessageIllegal.to_i32(), remark }
+}
+
+/// Properties that a batch, or a member of one, cannot have: members are stored as they are, so that it would be forgotten.
 /// (`TRAN_MSG` asks only with the value true, `DELAY` only above 0.)
-pub fn unserved<'a>(pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Result<(), Refusal> {
+///
+/// # Errors
+/// It has one.
+pub fn check_batch<'a>(pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Result<(), Refusal> {
     for (key, value) in pairs {
         // All names in question start with one of these; nearly all others do not.
         if !matches!(key.first(), Some(b'T' | b'D' | b'I')) {
             continue;
         }
         let illegal = |what: &str| {
-            let remark = format!("the message is illegal: {what} is not supported by this broker");
+            let remark = format!("the message is illegal: a batch cannot have {what}");
             Err(Refusal { code: ResponseCode::MessageIllegal.to_i32(), remark })
         };
         match key {
@@ -176,17 +213,21 @@ pub fn transaction() -> Refusal {
     Refusal { code: ResponseCode::NoPermission.to_i32(), remark }
 }
 
-/// The properties of a send (of a batch: those of its header), as Java's map has them.
+/// The properties of a send (of a batch: those of its header), as Java's map has them, and what they ask for.
 ///
 /// # Errors
 /// They ask for what is not served.
-pub fn properties<'a>(header: &SendHeader<'a>) -> Result<PropertyList<'a>, Refusal> {
+pub fn properties<'a>(header: &SendHeader<'a>) -> Result<(PropertyList<'a>, Asks), Refusal> {
     if sys_flag::transaction(header.sys_flag) != 0 {
         return Err(transaction());
     }
     let list = PropertyList::parse(header.properties);
-    unserved(list.iter())?;
-    Ok(list)
+    if header.batch {
+        check_batch(list.iter())?;
+        return Ok((list, Asks::default()));
+    }
+    let asks = asks(list.iter())?;
+    Ok((list, asks))
 }
 
 /// Checks the length of what is to be stored.
@@ -262,6 +303,13 @@ mod tests {
 
     #[test]
     fn what_is_not_served_is_refused_and_never_stored_as_plain() {
+        let asked = |text: &str| asks(pairs(text.as_bytes())).map_err(|refusal| refusal.code);
+        for text in ["DELAY\x010\x02", "DELAY\x01x\x02", "TIMER_DELAY_MS\x011\x02", "TIMER_DELIVER_MS\x011\x02"] {
+            assert_eq!(asked(text), Ok(Asks { delay: true }), "{text:?}");
+        }
+        assert_eq!(asked("TAGS\x01DELAY\x02TIMER_OUT_MS\x011\x02TRAN_MSG\x01no\x02"), Ok(Asks::default()));
+        assert_eq!(asked("TRAN_MSG\x01True\x02"), Err(16));
+        assert_eq!(asked("INNER_MULTI_DISPATCH\x01%LMQ%a\x02"), Err(13));
         for (text, expected) in [
             ("TRAN_MSG\x01true\x02", Err(16)),
             ("TRAN_MSG\x01false\x02", Ok(())),
@@ -275,7 +323,7 @@ mod tests {
             ("INNER_MULTI_DISPATCH\x01%LMQ%a\x02", Err(13)),
             ("TAGS\x01DELAY\x02KEYS\x01TRAN_MSG\x02", Ok(())),
         ] {
-            assert_eq!(unserved(pairs(text.as_bytes())).map_err(|refusal| refusal.code), expected, "{text:?}");
+            assert_eq!(check_batch(pairs(text.as_bytes())).map_err(|refusal| refusal.code), expected, "{text:?}");
         }
         for sys_flag in [4, 8, 12] {
             let header = SendHeader { sys_flag, ..to(b"t", 0) };

@@ -139,6 +139,7 @@ pub(crate) fn stage(
         queue_offset: appended.queue_offset,
         offsets: appended.offsets,
         unique_id: SmallVec::new(),
+        recall_handle: None,
         wait: true,
     });
     Ok(())

@@ -32,6 +32,7 @@ fn main() {
                 transaction_id: Some(b"7F00000100002A139A16100000000100"),
                 region: b"DefaultRegion",
                 trace_on: true,
+                recall_handle: None,
             };
             reply::send(&mut out, form, 1_000_000_001, black_box(&reply));
             black_box(&out);

@@ -1,0 +1,147 @@
+//! Recall handles of timed messages: how they are written and read.
+//!
+//! A handle is the URL form of base64 over `v1 topic broker time id`, with blanks between; the time is one ms after
+//! `TIMER_OUT_MS`, which was floored. Invariants: a handle that was made here reads back to its parts; nonsense is refused.
+
+use super::delay::Waiting;
+use message::names;
+
+/// What a message that is to wait can be recalled by; empty when it cannot. `topic` is its own.
+#[must_use]
+pub fn handle_of(waiting: &Waiting, topic: &[u8], broker: &str, unique_id: &[u8]) -> String {
+    match waiting.timer_out_ms {
+        Some(out_ms) if !names::is_retry_topic(topic) => {
+            let time = (out_ms + 1).to_string();
+            let parts: [&[u8]; 5] = [VERSION, topic, broker.as_bytes(), time.as_bytes(), unique_id];
+            encode(&parts.join(&b' '))
+        }
+        _ => String::new(),
+    }
+}
+
+/// A handle, read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Handle {
+    /// Topic of the message.
+    pub topic: Vec<u8>,
+    /// Name of the broker that has it.
+    pub broker: Vec<u8>,
+    /// One ms after its `TIMER_OUT_MS`, as it was written: may be nonsense.
+    pub time: Vec<u8>,
+    /// Its unique id.
+    pub unique_id: Vec<u8>,
+}
+
+const VERSION: &[u8] = b"v1";
+
+/// Reads a handle; `None` when it is none.
+#[must_use]
+pub fn parse(handle: &[u8]) -> Option<Handle> {
+    let text = decode(handle)?;
+    let mut parts = text.split(|&byte| byte == b' ');
+    if parts.next()? != VERSION {
+        return None;
+    }
+    let mut next = || parts.next().map(<[u8]>::to_vec);
+    let handle = Handle { topic: next()?, broker: next()?, time: next()?, unique_id: next()? };
+    (!handle.unique_id.is_empty()).then_some(handle)
+}
+
+const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+
+fn encode(bytes: &[u8]) -> String {
+    let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for chunk in bytes.chunks(3) {
+        let bits = chunk.iter().fold(0u32, |bits, &byte| bits << 8 | u32::from(byte)) << (8 * (3 - chunk.len()));
+        for digit in 0..4 {
+            let value = bits >> (18 - 6 * digit) & 63;
+            out.push(if digit <= chunk.len() { char::from(ALPHABET[value as usize]) } else { '=' });
+        }
+    }
+    out
+}
+
+/// Reads the URL form of base64, with its padding or without; `None` when it is something else.
+fn decode(text: &[u8]) -> Option<Vec<u8>> {
+    let padding = text.iter().rev().take_while(|&&byte| byte == b'=').count();
+    let (digits, padded) = (&text[..text.len() - padding], padding > 0);
+    if digits.is_empty() || digits.len() % 4 == 1 || (padded && (padding > 2 || !text.len().is_multiple_of(4))) {
+        return None;
+    }
+    let mut out = Vec::with_capacity(digits.len() / 4 * 3 + 2);
+    for chunk in digits.chunks(4) {
+        let mut bits = 0u32;
+        for &digit in chunk {
+            let value = match digit {
+                b'A'..=b'Z' => digit - b'A',
+                b'a'..=b'z' => digit - b'a' + 26,
+                b'0'..=b'9' => digit - b'0' + 52,
+                b'-' => 62,
+                b'_' => 63,
+                _ => return None,
+            };
+            bits = bits << 6 | u32::from(value);
+        }
+        bits <<= 6 * (4 - chunk.len());
+        out.extend_from_slice(&bits.to_be_bytes()[1..chunk.len()]);
+    }
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn waiting(timer_out_ms: Option<i64>) -> Waiting {
+        Waiting { topic: names::TIMER_TOPIC, queue_id: 0, timer_out_ms }
+    }
+
+    #[test]
+    fn a_handle_is_that_of_java() {
+        let handle = handle_of(&waiting(Some(1_700_000_000_000)), b"TopicTest", "broker-a", b"0A");
+        // As java.util.Base64's URL encoder writes "v1 TopicTest broker-a 1700000000001 0A".
+        assert_eq!(handle, "djEgVG9waWNUZXN0IGJyb2tlci1hIDE3MDAwMDAwMDAwMDEgMEE=");
+        let read = parse(handle.as_bytes()).unwrap();
+        assert_eq!((&read.topic[..], &read.broker[..]), (&b"TopicTest"[..], &b"broker-a"[..]));
+        assert_eq!((&read.time[..], &read.unique_id[..]), (&b"1700000000001"[..], &b"0A"[..]));
+        assert_eq!(handle_of(&waiting(None), b"TopicTest", "b", b"0A"), "");
+        assert_eq!(handle_of(&waiting(Some(1)), b"%RETRY%g", "b", b"0A"), "");
+    }
+
+    #[test]
+    fn nonsense_is_no_handle() {
+        for text in [
+            "",
+            "garbage",
+            "YWJj",
+            "broken",
+            "djEg",
+            "====",
+            "djE=",
+            "djEgYSBiIGM=",
+            "d*Eg",
+            "A",
+            "AAAAA",
+            "AA=",
+            "A===",
+        ] {
+            assert_eq!(parse(text.as_bytes()), None, "{text}");
+        }
+        assert!(parse(encode(b"v1 a b c d").as_bytes()).is_some());
+        assert_eq!(parse(encode(b"v2 a b c d").as_bytes()), None);
+        assert_eq!(parse(encode(b"v1 a b c ").as_bytes()), None);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+        #[test]
+        fn base64_reads_back(bytes in prop::collection::vec(any::<u8>(), 1..60), other in prop::collection::vec(any::<u8>(), 0..20)) {
+            let text = encode(&bytes);
+            prop_assert_eq!(text.len() % 4, 0);
+            prop_assert_eq!(decode(text.as_bytes()), Some(bytes.clone()));
+            prop_assert_eq!(decode(text.trim_end_matches('=').as_bytes()), Some(bytes));
+            let _ = parse(&other);
+        }
+    }
+}
