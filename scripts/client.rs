@@ -1,15 +1,23 @@
 //! A small blocking client of the remoting protocol. It is written from the protocol's description and shares no code with
 //! the product, so that a mistake in the product's codecs cannot hide itself.
+//!
+//! Here: the connection, its frames, and the requests that every test needs. [`requests`] has those of transactions,
+//! retries, locks and POP, [`records`] reads what pulls and pops give.
+
+pub mod records;
+pub mod requests;
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use crate::history::{Messages, Stored};
+use simulator::history::{Queue, Seen, Stored, Topic};
+
+pub use records::Record;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 const MAX_FRAME: usize = 64 << 20;
@@ -34,38 +42,53 @@ pub struct Connection {
     stream: TcpStream,
     out: Vec<u8>,
     next_opaque: i32,
+    /// What the broker asked on this connection, since it was last taken.
+    asked: Vec<Frame>,
 }
 
-/// One response.
+/// One response, or a request of the broker.
 #[derive(Debug)]
-pub struct Answer {
-    /// 0 is success.
+pub struct Frame {
+    /// Of a response 0 for success, of a request what is asked.
     pub code: i64,
     /// What the request carried.
     pub opaque: i64,
-    remark: String,
+    /// Why it is no success.
+    pub remark: String,
+    /// What is behind the header.
+    pub body: Vec<u8>,
     fields: BTreeMap<String, String>,
-    body: Vec<u8>,
+    is_response: bool,
 }
 
-impl Answer {
+impl Frame {
     /// This answer when it is a success.
-    pub fn ok(self) -> Result<Answer> {
+    pub fn ok(self) -> Result<Frame> {
         ensure!(self.code == 0, "response code {}: {}", self.code, self.remark);
         Ok(self)
     }
 
+    /// A field as text.
+    pub fn text(&self, field: &str) -> Option<&str> {
+        self.fields.get(field).map(String::as_str)
+    }
+
     /// A field that holds a number.
     pub fn number(&self, field: &str) -> Result<u64> {
-        let text = self.fields.get(field).with_context(|| format!("the answer has no {field}: {self:?}"))?;
+        let text = self.text(field).with_context(|| format!("the answer has no {field}: {self:?}"))?;
         text.parse().with_context(|| format!("{field} is {text:?}"))
     }
 
     /// The shard that stored a sent message, from its offset id.
     pub fn shard(&self) -> Result<u64> {
-        let id = self.fields.get("msgId").context("the answer has no msgId")?;
+        Ok(self.physical_offset()? >> SHARD_BITS)
+    }
+
+    /// The physical offset of a sent message, from its offset id.
+    pub fn physical_offset(&self) -> Result<u64> {
+        let id = self.text("msgId").context("the answer has no msgId")?;
         let offset = id.split(',').next().and_then(|id| id.get(16..32)).context("msgId is too short")?;
-        Ok(u64::from_str_radix(offset, 16)? >> SHARD_BITS)
+        Ok(u64::from_str_radix(offset, 16)?)
     }
 }
 
@@ -77,11 +100,11 @@ impl Connection {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(TIMEOUT))?;
         stream.set_write_timeout(Some(TIMEOUT))?;
-        Ok(Connection { stream, out: Vec::new(), next_opaque: 0 })
+        Ok(Connection { stream, out: Vec::new(), next_opaque: 0, asked: Vec::new() })
     }
 
     /// Sends a request and waits for its answer.
-    pub fn request(&mut self, code: i32, fields: Value, body: &[u8]) -> Result<Answer> {
+    pub fn request(&mut self, code: i32, fields: Value, body: &[u8]) -> Result<Frame> {
         let opaque = self.queue_request(code, fields, body);
         self.flush()?;
         let answer = self.receive().with_context(|| format!("waiting for the answer to request {code}"))?;
@@ -89,33 +112,35 @@ impl Connection {
         Ok(answer)
     }
 
-    fn queue_request(&mut self, code: i32, fields: Value, body: &[u8]) -> i32 {
+    /// Queues a request; gives the opaque of its answer. [`Connection::flush`] sends what is queued.
+    pub fn queue_request(&mut self, code: i32, fields: Value, body: &[u8]) -> i32 {
+        self.queue_frame(code, 0, fields, body)
+    }
+
+    /// Queues a request that gets no answer.
+    pub fn queue_oneway(&mut self, code: i32, fields: Value, body: &[u8]) {
+        const ONEWAY: i32 = 2;
+        self.queue_frame(code, ONEWAY, fields, body);
+    }
+
+    fn queue_frame(&mut self, code: i32, flag: i32, fields: Value, body: &[u8]) -> i32 {
         let opaque = self.next_opaque;
         self.next_opaque += 1;
-        let header = json!({
-            "code": code, "language": "OTHER", "version": 453, "opaque": opaque, "flag": 0,
-            "serializeTypeCurrentRPC": "JSON", "extFields": fields,
-        });
-        let header = header.to_string().into_bytes();
-        self.out.extend(((4 + header.len() + body.len()) as u32).to_be_bytes());
-        self.out.extend((header.len() as u32).to_be_bytes());
-        self.out.extend(header);
-        self.out.extend(body);
+        self.out.extend(frame(code, opaque, flag, fields, body));
         opaque
     }
 
-    /// Queues the send of one message, or of several as one batch; gives the opaque of its answer. [`Connection::flush`]
-    /// sends what is queued.
+    /// Queues the send of one message, or of several as one batch; gives the opaque of its answer.
     pub fn queue_send(&mut self, topic: &str, queue: u32, bodies: &[Vec<u8>]) -> i32 {
-        let (code, body) = match bodies {
-            [one] => (SEND, one.clone()),
-            several => (SEND_BATCH, batch(several)),
-        };
-        let fields = json!({
-            "a": "xtask", "b": topic, "c": "TBW102", "d": "4", "e": queue.to_string(), "f": "0", "g": "1700000000000",
-            "h": "0", "i": "TAGS\u{1}TagA\u{2}", "j": "0", "k": "false", "m": (code == SEND_BATCH).to_string(),
-        });
-        self.queue_request(code, fields, &body)
+        match bodies {
+            [one] => self.queue_message(topic, queue, "TAGS\u{1}TagA\u{2}", 0, one),
+            several => self.queue_request(SEND_BATCH, send_fields(topic, queue, "", 0, true), &records::batch(several)),
+        }
+    }
+
+    /// Queues the send of one message with properties (each a name, 1, a value and 2) and flags of its system.
+    pub fn queue_message(&mut self, topic: &str, queue: u32, properties: &str, flags: u32, body: &[u8]) -> i32 {
+        self.queue_request(SEND, send_fields(topic, queue, properties, flags, false), body)
     }
 
     /// Writes all queued requests.
@@ -125,8 +150,23 @@ impl Connection {
         Ok(())
     }
 
-    /// Waits for the next answer.
-    pub fn receive(&mut self) -> Result<Answer> {
+    /// Waits for the next answer. What the broker asks meanwhile is kept for [`Connection::take_asked`].
+    pub fn receive(&mut self) -> Result<Frame> {
+        loop {
+            let frame = self.receive_frame()?;
+            if frame.is_response {
+                return Ok(frame);
+            }
+            self.asked.push(frame);
+        }
+    }
+
+    /// The requests of the broker that came before the last answer.
+    pub fn take_asked(&mut self) -> Vec<Frame> {
+        std::mem::take(&mut self.asked)
+    }
+
+    fn receive_frame(&mut self) -> Result<Frame> {
         let mut word = [0; 4];
         self.stream.read_exact(&mut word)?;
         let length = u32::from_be_bytes(word) as usize;
@@ -138,11 +178,12 @@ impl Connection {
         let header = frame.get(4..4 + header_length).context("a header beyond its frame")?;
         let header: Value = serde_json::from_slice(header).context("reading a header")?;
         let fields = header["extFields"].as_object().into_iter().flatten();
-        Ok(Answer {
+        Ok(Frame {
             code: header["code"].as_i64().context("an answer without code")?,
             opaque: header["opaque"].as_i64().context("an answer without opaque")?,
             remark: header["remark"].as_str().unwrap_or_default().into(),
             fields: fields.map(|(k, v)| (k.clone(), v.as_str().map_or(v.to_string(), String::from))).collect(),
+            is_response: header["flag"].as_i64().context("an answer without flag")? & 1 == 1,
             body: frame.split_off(4 + header_length),
         })
     }
@@ -197,14 +238,14 @@ impl Connection {
     }
 
     /// Reads every queue from where `stored` ends to its end and adds what is there.
-    pub fn read_on(&mut self, topic: &str, queues: u32, stored: &mut Stored) -> Result<()> {
+    pub fn read_on(&mut self, topic: Topic, queues: u32, stored: &mut Stored) -> Result<()> {
         for queue in 0..queues {
             let end = self.max_offset(topic, queue)?;
-            let messages = stored.entry(queue).or_default();
+            let messages = stored.entry((topic, queue)).or_default();
             let mut next = messages.len() as u64;
             while next < end {
-                let (found, next_begin) = self.pull(topic, queue, next)?;
-                ensure!(next_begin > next, "a pull of queue {queue} at {next} does not get on");
+                let (found, next_begin) = self.pull((topic, queue), next)?;
+                ensure!(next_begin > next, "a pull of {topic} queue {queue} at {next} does not get on");
                 messages.extend(found);
                 next = next_begin;
             }
@@ -212,95 +253,43 @@ impl Connection {
         Ok(())
     }
 
-    fn pull(&mut self, topic: &str, queue: u32, offset: u64) -> Result<(Messages, u64)> {
+    fn pull(&mut self, queue: Queue, offset: u64) -> Result<(Vec<Seen>, u64)> {
+        let answer = self.pull_answer(queue, offset)?.ok();
+        let answer = answer.with_context(|| format!("pulling {} queue {} at {offset}", queue.0, queue.1))?;
+        let records = records::read(&answer.body)?;
+        Ok((records.iter().map(|r| r.seen(queue.0)).collect(), answer.number("nextBeginOffset")?))
+    }
+
+    /// The answer to a pull of at most 32 messages that does not wait for any.
+    pub fn pull_answer(&mut self, queue: Queue, offset: u64) -> Result<Frame> {
         let fields = json!({
-            "consumerGroup": "xtask-reader", "topic": topic, "queueId": queue.to_string(), "subVersion": "0",
+            "consumerGroup": "xtask-reader", "topic": queue.0, "queueId": queue.1.to_string(), "subVersion": "0",
             "queueOffset": offset.to_string(), "maxMsgNums": "32", "sysFlag": FLAG_SUBSCRIPTION.to_string(),
             "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*", "expressionType": "TAG",
         });
-        let answer =
-            self.request(PULL, fields, &[])?.ok().with_context(|| format!("pulling queue {queue} at {offset}"))?;
-        Ok((records(&answer.body)?, answer.number("nextBeginOffset")?))
+        self.request(PULL, fields, &[])
     }
 }
 
-/// The body of a batch: each message with its length, no flags, no checksum and one property.
-fn batch(bodies: &[Vec<u8>]) -> Vec<u8> {
-    let properties = b"TAGS\x01TagA\x02";
-    let mut out = Vec::new();
-    for body in bodies {
-        out.extend((22 + body.len() as u32 + properties.len() as u32).to_be_bytes());
-        out.extend([0; 12]);
-        out.extend((body.len() as u32).to_be_bytes());
-        out.extend(body);
-        out.extend((properties.len() as u16).to_be_bytes());
-        out.extend(properties);
-    }
+/// The bytes of a request.
+pub fn frame(code: i32, opaque: i32, flag: i32, fields: Value, body: &[u8]) -> Vec<u8> {
+    let header = json!({
+        "code": code, "language": "OTHER", "version": 453, "opaque": opaque, "flag": flag,
+        "serializeTypeCurrentRPC": "JSON", "extFields": fields,
+    });
+    let header = header.to_string().into_bytes();
+    let mut out = Vec::with_capacity(8 + header.len() + body.len());
+    out.extend(((4 + header.len() + body.len()) as u32).to_be_bytes());
+    out.extend((header.len() as u32).to_be_bytes());
+    out.extend(header);
+    out.extend(body);
     out
 }
 
-/// Queue offset and body of each stored record of a pull's answer.
-fn records(mut bytes: &[u8]) -> Result<Messages> {
-    const IPV6_BORN_HOST: u32 = 1 << 4;
-    const IPV6_STORE_HOST: u32 = 1 << 5;
-    let mut found = Vec::new();
-    while !bytes.is_empty() {
-        let word = |at: usize| -> Result<u32> {
-            Ok(u32::from_be_bytes(bytes.get(at..at + 4).context("a cut record")?.try_into()?))
-        };
-        let size = word(0)? as usize;
-        if ![0xDAA3_20A7, 0xDAA3_20AB].contains(&word(4)?) {
-            bail!("a record without its magic number");
-        }
-        let flags = word(36)?;
-        let host = |flag: u32| if flags & flag == 0 { 8 } else { 20 };
-        let body_at = 48 + host(IPV6_BORN_HOST) + 8 + host(IPV6_STORE_HOST) + 12;
-        let body = bytes.get(body_at + 4..body_at + 4 + word(body_at)? as usize).context("a cut body")?;
-        found.push((u64::from(word(20)?) << 32 | u64::from(word(24)?), body.to_vec()));
-        bytes = bytes.get(size..).context("a cut record")?;
-    }
-    Ok(found)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A record as the format describes it, up to its body; hosts of 4 or 16 bytes.
-    fn record(queue_offset: u64, flags: u32, body: &[u8]) -> Vec<u8> {
-        let mut record = vec![0; 4];
-        record.extend(0xDAA3_20A7_u32.to_be_bytes());
-        record.extend([0; 12]);
-        record.extend(queue_offset.to_be_bytes());
-        record.extend([0; 8]);
-        record.extend(flags.to_be_bytes());
-        record.extend([0; 8]);
-        record.extend(vec![0; if flags & 16 == 0 { 8 } else { 20 }]);
-        record.extend([0; 8]);
-        record.extend(vec![0; if flags & 32 == 0 { 8 } else { 20 }]);
-        record.extend([0; 12]);
-        record.extend((body.len() as u32).to_be_bytes());
-        record.extend(body);
-        record.extend(b"\x05topic\x00\x00");
-        let size = record.len() as u32;
-        record[..4].copy_from_slice(&size.to_be_bytes());
-        record
-    }
-
-    #[test]
-    fn records_of_a_pull_are_read() {
-        let bytes = [record(7, 0, b"one"), record(1 << 40, 16 | 32, b"two")].concat();
-        assert_eq!(records(&bytes).unwrap(), [(7, b"one".to_vec()), (1 << 40, b"two".to_vec())]);
-        assert!(records(&bytes[..bytes.len() - 1]).is_err(), "a cut record");
-        assert!(records(&[0; 100]).is_err(), "no record");
-    }
-
-    #[test]
-    fn a_batch_gives_each_message_its_length() {
-        let bytes = batch(&[b"ab".to_vec(), b"c".to_vec()]);
-        let first = u32::from_be_bytes(bytes[..4].try_into().unwrap()) as usize;
-        assert_eq!(first, 4 + 4 + 4 + 4 + 4 + 2 + 2 + 10);
-        assert_eq!(bytes.len(), first + first - 1);
-        assert_eq!(&bytes[20..22], b"ab");
-    }
+/// The header fields of a send.
+pub fn send_fields(topic: &str, queue: u32, properties: &str, flags: u32, batch: bool) -> Value {
+    json!({
+        "a": "xtask", "b": topic, "c": "TBW102", "d": "4", "e": queue.to_string(), "f": flags.to_string(),
+        "g": crate::clock::now_ms().to_string(), "h": "0", "i": properties, "j": "0", "k": "false", "m": batch.to_string(),
+    })
 }

@@ -7,14 +7,14 @@ use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use simulator::history::{Answer, History, MessageId, Role, Sender, Sent, Stored, Topic, body};
 
 use crate::client::Connection;
-use crate::history::{History, MessageId, Place, Sender, Stored, body};
 use crate::project;
 use crate::report::Report;
 use crate::server::{Options, Server};
 
-const TOPIC: &str = "kill";
+const TOPIC: Topic = "kill";
 const GROUP: &str = "kill-group";
 const QUEUES: u32 = 8;
 const SENDERS: usize = 4;
@@ -88,7 +88,7 @@ fn kill_cycles(binary: &Path, flush: &str, shards: u16, cycles: u32) -> Result<(
     let mut connection = Connection::open(server.broker)?;
     connection.create_topic(TOPIC, QUEUES)?;
     connection.create_group(GROUP)?;
-    let (mut history, mut stored) = (History::default(), Stored::new());
+    let (mut history, mut stored) = (new_history(), Stored::new());
     for cycle in 0..cycles {
         let load = Duration::from_millis(200 + u64::from(cycle * 7919 % 700));
         let committed = load_and_kill(&server, load, &mut history)?;
@@ -100,6 +100,7 @@ fn kill_cycles(binary: &Path, flush: &str, shards: u16, cycles: u32) -> Result<(
         ensure!(kept >= committed, "offset {committed} was committed and answered, {kept} is left");
     }
     // What was read after each kill must also still be there now.
+    history.glimpses = stored.into_values().flatten().collect();
     let mut again = Stored::new();
     connection.read_on(TOPIC, QUEUES, &mut again)?;
     judge(&history, &again)?;
@@ -107,6 +108,11 @@ fn kill_cycles(binary: &Path, flush: &str, shards: u16, cycles: u32) -> Result<(
     server.finish()?;
     std::fs::remove_dir_all(folder)?;
     Ok(())
+}
+
+/// A history of the one topic.
+fn new_history() -> History {
+    History { topics: vec![(TOPIC, Role::Log)], ..History::default() }
 }
 
 fn count(stored: &Stored) -> usize {
@@ -130,7 +136,7 @@ fn judge(history: &History, stored: &Stored) -> Result<()> {
 /// history. Gives the last committed offset that was answered.
 fn load_and_kill(server: &Server, load: Duration, history: &mut History) -> Result<u64> {
     let (stop, committed, answered) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
-    let first = history.next_sender();
+    let first = history.senders.len();
     let address = server.broker;
     thread::scope(|scope| {
         let senders: Vec<_> = (0..SENDERS)
@@ -154,7 +160,7 @@ fn load_and_kill(server: &Server, load: Duration, history: &mut History) -> Resu
         stop.store(true, Ordering::Relaxed);
         for sender in senders {
             let (sender, refused) = sender.join().expect("a sender does not panic");
-            history.add(sender);
+            history.senders.push(sender);
             ensure!(refused.is_none(), "a send was refused: {}", refused.unwrap_or_default());
         }
         killed
@@ -182,10 +188,10 @@ fn send_until_broken(
     stop: &AtomicBool,
     answered: &AtomicU64,
 ) -> (Sender, Option<String>) {
-    let mut s = Sender::default();
+    let mut s = Sender { topic: TOPIC, sent: Vec::new() };
     let refused = (|| -> Result<Option<String>> {
         while !stop.load(Ordering::Relaxed) {
-            if let Some(refused) = send_window(&mut c, sender, per_request, QUEUES, &mut s, TOPIC)? {
+            if let Some(refused) = send_window(&mut c, sender, per_request, QUEUES, &mut s)? {
                 return Ok(Some(refused));
             }
             answered.fetch_add(1, Ordering::Relaxed);
@@ -204,7 +210,6 @@ fn send_window(
     per_request: usize,
     queues: u32,
     s: &mut Sender,
-    topic: &str,
 ) -> Result<Option<String>> {
     let mut waiting = std::collections::HashMap::new();
     for _ in 0..WINDOW {
@@ -212,20 +217,21 @@ fn send_window(
         let queue = (sender + number / per_request) as u32 % queues;
         let bodies: Vec<Vec<u8>> =
             (number..number + per_request).map(|number| body(MessageId { sender, number })).collect();
-        s.sent.extend(bodies.iter().map(|_| queue));
-        waiting.insert(i64::from(c.queue_send(topic, queue, &bodies)), (number, queue));
+        s.sent.extend(bodies.iter().map(|_| Sent::once(queue)));
+        waiting.insert(i64::from(c.queue_send(s.topic, queue, &bodies)), number);
     }
     c.flush()?;
     while !waiting.is_empty() {
         let answer = c.receive()?;
-        let (number, queue) = waiting.remove(&answer.opaque).context("an answer to no request")?;
+        let number = waiting.remove(&answer.opaque).context("an answer to no request")?;
         let answer = match answer.ok() {
             Ok(answer) => answer,
             Err(why) => return Ok(Some(why.to_string())),
         };
         let offset = answer.number("queueOffset")?;
-        let places = (0..per_request).map(|i| (number + i, Place { queue, offset: offset + i as u64 }));
-        s.acknowledged.extend(places);
+        for (sent, offset) in s.sent[number..number + per_request].iter_mut().zip(offset..) {
+            sent.answer = Answer::Stored(Some(offset));
+        }
     }
     Ok(None)
 }
@@ -233,7 +239,7 @@ fn send_window(
 /// One store on 1, 2 and again 1 cores, then with a second shard: all is served, and new queues reach both shards.
 fn cores_and_shards(binary: &Path) -> Result<()> {
     let folder = project::work_folder("cores")?;
-    let mut history = History::default();
+    let mut history = new_history();
     let mut server: Option<Server> = None;
     for (cores, shards) in [("0", 1), ("0,1", 1), ("0", 1), ("0,1", 2), ("0", 2), ("0,1", 2)] {
         let options = Options { cores: Some(cores.into()), ..options("ASYNC_FLUSH", shards) };
@@ -246,20 +252,20 @@ fn cores_and_shards(binary: &Path) -> Result<()> {
             }
         };
         let mut connection = Connection::open(next.broker)?;
-        if history.next_sender() == 0 {
+        if history.senders.len() == 0 {
             connection.create_topic(TOPIC, QUEUES)?;
         }
-        let mut sender = Sender::default();
+        let mut sender = Sender { topic: TOPIC, sent: Vec::new() };
         for _ in 0..100 {
-            let refused = send_window(&mut connection, history.next_sender(), 1, QUEUES, &mut sender, TOPIC)?;
+            let refused = send_window(&mut connection, history.senders.len(), 1, QUEUES, &mut sender)?;
             ensure!(refused.is_none(), "a send was refused {step}: {refused:?}");
         }
-        history.add(sender);
+        history.senders.push(sender);
         let mut stored = Stored::new();
         connection.read_on(TOPIC, QUEUES, &mut stored)?;
         judge(&history, &stored).context(step)?;
         if shards == 2 {
-            let topic = format!("new-{}", history.next_sender());
+            let topic = format!("new-{}", history.senders.len());
             connection.create_topic(&topic, QUEUES)?;
             let [a, b] = share(&mut connection, &topic, QUEUES, 1)?;
             ensure!(a > 0 && b > 0, "a new topic is in one shard only: {a} and {b}");

@@ -1,16 +1,18 @@
 //! `cargo xtask`: the checks, tests and measurements of the project that need more than one crate. It starts `ringmq`,
-//! the Java reference and the shared suites as processes; it links none of the engine.
+//! the Java reference and the shared suites as processes. Of the product it links nothing but the judge of histories
+//! (`simulator::history`), which is pure: its clients and their codecs are its own.
 
 mod client;
+mod clock;
 mod compare;
 mod compat;
-mod history;
 mod interop;
 mod kill;
 mod project;
 mod reference;
 mod report;
 mod server;
+mod soak;
 mod suites;
 mod verify;
 
@@ -47,6 +49,8 @@ enum Task {
     Interop(interop::Arguments),
     /// `kill -9` under load in each flush mode at one and two shards; starts with other numbers of cores and shards
     Kill(kill::Arguments),
+    /// Every kind of message under `kill -9` for minutes; what clients sent and saw is judged at the end
+    Soak(soak::Arguments),
     /// The Java store library, broker, name server and client with ours, each way
     Compat(compat::Arguments),
     /// RingMQ and the Java broker side by side under the same load; results go to perf/results
@@ -85,6 +89,7 @@ fn run(task: Task) -> Result<Option<Report>> {
         Task::Golden => Some(suites::cargo_tests(0, Some("golden"))?),
         Task::Interop(arguments) => Some(interop::run(&arguments)?),
         Task::Kill(arguments) => Some(kill::run(&arguments)?),
+        Task::Soak(arguments) => Some(soak::run(&arguments)?),
         Task::Compat(arguments) => Some(compat::run(&arguments)?),
         Task::Compare(arguments) => Some(compare::run(&arguments)?),
         Task::Server { verb } => {

@@ -23,7 +23,7 @@ const LAYERS: [(&str, &[&str]); 10] = [
     ("broker", &["message", "remoting", "sys", "reactor", "store"]),
     ("namesrv", &["message", "remoting", "reactor"]),
     ("server", &["message", "remoting", "sys", "reactor", "store", "broker", "namesrv"]),
-    ("xtask", &["message", "remoting"]),
+    ("xtask", &["message", "remoting", "simulator"]),
 ];
 
 /// Crates that a test of another may use on top of [`LAYERS`].
