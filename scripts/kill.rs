@@ -252,7 +252,7 @@ fn cores_and_shards(binary: &Path) -> Result<()> {
             }
         };
         let mut connection = Connection::open(next.broker)?;
-        if history.senders.len() == 0 {
+        if history.senders.is_empty() {
             connection.create_topic(TOPIC, QUEUES)?;
         }
         let mut sender = Sender { topic: TOPIC, sent: Vec::new() };

@@ -93,7 +93,7 @@ pub struct Arguments {
 
 /// The broker under test.
 enum Broker {
-    Ours { server: Option<Server>, binary: PathBuf, options: Options },
+    Ours { server: Option<Server>, binary: PathBuf, options: Box<Options> },
     Theirs(Box<Reference>),
 }
 
@@ -130,7 +130,7 @@ pub fn run(a: &Arguments) -> Result<Report> {
     errors.iter().for_each(|(name, why)| report.fail(format!("client {name}"), why));
     judge(&history, &stored, &mut report);
     refusals(&world, &mut report);
-    report.test("every kind was there", every_kind_was_there(a, &history, &stored));
+    report.test("all that can go wrong was tried", all_was_tried(a, &history));
     broker.stop()?;
     if report.failed.is_empty() {
         std::fs::remove_dir_all(&folder)?;
@@ -156,7 +156,7 @@ impl Broker {
             .set("mappedFileSizeCommitLog=16777216")
             .set("mappedFileSizeConsumeQueue=60000");
         let server = Some(Server::start(&binary, folder, &options)?);
-        Ok(Broker::Ours { server, binary, options })
+        Ok(Broker::Ours { server, binary, options: Box::new(options) })
     }
 
     fn address(&self) -> Result<std::net::SocketAddr> {
@@ -244,7 +244,9 @@ fn clients<'scope, 'env: 'scope>(
     let retries = Retries { group: RETRY_GROUP, source: (RETRIED, 2), retries: RETRIES, dead_letters: DEAD_LETTERS };
     all.push(("failing consumer", scope.spawn(move || retries.consume(world))));
     for client in 0..2 {
-        let popper = Popper { client, group: POP_GROUP, topic: POPPED, retries: POP_RETRIES };
+        // Java 5.4.0 now and then does not give such a message again.
+        let leaves_changed = !a.reference;
+        let popper = Popper { client, group: POP_GROUP, topic: POPPED, retries: POP_RETRIES, leaves_changed };
         all.push(("popping consumer", scope.spawn(move || popper.consume(world))));
     }
     let ended = run();
@@ -291,7 +293,12 @@ fn judge(history: &History, stored: &Stored, report: &mut Report) {
                 println!("  and {} more of this kind", same.len() - SHOWN);
             }
         }
-        let result = if of_topic.is_empty() { Ok(()) } else { Err(anyhow!("{} broken promises", of_topic.len())) };
+        let count = history.count(topic, stored);
+        let result = match (of_topic.len(), count.acknowledged.min(count.seen)) {
+            (0, 0) => Err(anyhow!("there was nothing to judge: {count:?}")),
+            (0, _) => Ok(()),
+            (broken, _) => Err(anyhow!("{broken} broken promises")),
+        };
         report.test(kind, result);
     }
 }
@@ -304,12 +311,8 @@ fn refusals(world: &World, report: &mut Report) {
     report.test("no request refused", result);
 }
 
-/// A run that did nothing of a kind proves nothing of it.
-fn every_kind_was_there(a: &Arguments, history: &History, stored: &Stored) -> Result<()> {
-    for (topic, _, _, kind) in &TOPICS {
-        let count = history.count(topic, stored);
-        ensure!(count.acknowledged > 0 && count.seen > 0, "of {kind}: {count:?}");
-    }
+/// A run in which nothing was left unacknowledged, or nobody killed, proves less than it says.
+fn all_was_tried(a: &Arguments, history: &History) -> Result<()> {
     let acks = |ack: fn(&Ack) -> bool| history.deliveries.iter().filter(|d| ack(&d.ack)).count();
     ensure!(acks(|a| matches!(a, Ack::None)) > 0, "every popped message was acknowledged");
     ensure!(acks(|a| matches!(a, Ack::Done(_))) > 0, "no popped message was acknowledged");

@@ -31,6 +31,8 @@ pub struct Popper {
     pub topic: Topic,
     /// Where what was not acknowledged comes again.
     pub retries: Topic,
+    /// Whether it leaves messages unacknowledged whose invisible time it changed.
+    pub leaves_changed: bool,
 }
 
 /// A message in the hands of the consumer.
@@ -103,7 +105,7 @@ impl Popper {
                 7 | 8 => {}
                 _ => {
                     works = works && self.change(world, c, m, 3_000 + random.below(3_000))?;
-                    if random.below(2) == 0 {
+                    if random.below(2) == 0 || !self.leaves_changed {
                         to_ack.push(n);
                     }
                 }
@@ -133,7 +135,7 @@ impl Popper {
         }
         let mut waiting: HashMap<i64, Vec<usize>> = HashMap::new();
         to_ack.iter().for_each(|n| all[*n].delivery.ack = Ack::Unknown);
-        if way % 2 == 0 {
+        if way.is_multiple_of(2) {
             for n in to_ack {
                 waiting.insert(i64::from(c.queue_ack(self.group, self.topic, &all[*n].handle)), vec![*n]);
             }

@@ -99,7 +99,7 @@ impl Retries {
             done.push(SendBack { id: f.id, to, times: times + 1, not_before, acknowledged: false });
             waiting.insert(i64::from(opaque), (done.len() - 1, f));
         }
-        let mut works = c.flush().is_ok();
+        let (mut works, mut refused) = (c.flush().is_ok(), false);
         while works && !waiting.is_empty() {
             let Ok(answer) = c.receive() else {
                 works = false;
@@ -111,10 +111,14 @@ impl Retries {
                 done[at].acknowledged = true;
                 world.arrived();
             } else {
+                refused = true;
                 failed.push(f);
             }
         }
         failed.extend(waiting.into_values().map(|(_, f)| f));
+        if refused {
+            sleep(Duration::from_millis(500));
+        }
         Ok(works)
     }
 }
