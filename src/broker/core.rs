@@ -6,6 +6,7 @@
 //! checks stand in `processor`, the shards in `shard_host`, metadata in `owner`: this file decides nothing about them.
 
 mod admit;
+mod retry;
 
 use crate::config::BrokerOptions;
 use crate::connections::{Connections, Reading};
@@ -201,6 +202,11 @@ impl BrokerCore {
             CoreMessage::Owner(request) => self.with_owner(cx, |owner, cx, lanes| owner.message(cx, lanes, *request)),
             CoreMessage::Reply { conn, response } => self.owner_reply(cx, conn, &response),
             CoreMessage::Resume { ticket, outcome } => self.resume(cx, ticket, outcome),
+            CoreMessage::LockState { ticket, locked } => self.lock_state(cx, ticket, locked),
+            CoreMessage::SendBack { job, outcome } => {
+                let (host, mut answers) = self.parts(cx);
+                host.send_back_again(&mut answers, *job, outcome);
+            }
             CoreMessage::Snapshot(snapshot) => self.install(cx, snapshot),
             CoreMessage::SnapshotSeen { core, version } => {
                 self.with_owner(cx, |owner, cx, lanes| owner.snapshot_seen(cx, lanes, core, version));
@@ -350,6 +356,7 @@ impl BrokerCore {
                 }
                 Work::Pull(work) => host.pull(&mut answers, entry.reply, *work),
                 Work::Ask(question) => host.ask(&mut answers, entry.reply, entry.shard, *question),
+                Work::SendBack(work) => host.send_back(&mut answers, entry.reply, entry.shard, *work),
                 Work::Service(request) => host.service(&mut answers, entry.reply, entry.shard, *request),
             }
         }

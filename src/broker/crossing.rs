@@ -7,12 +7,12 @@
 
 use crate::connections::{Connections, Reading};
 use crate::gather::{ShardAnswer, ShardAsk};
-use crate::owner::{OwnerRequest, Refusal, Ticket};
+use crate::owner::{OwnerRequest, Refusal, SendBackJob, Ticket};
 use crate::registration::ControlMessage;
 use crate::response;
 use crate::services::{ServiceRequest, ServiceTicket, Stored, Waiter};
 use crate::snapshot::Snapshot;
-use crate::work::{PullWork, QueueQuestion, SendBytes, SendNumbers};
+use crate::work::{PullWork, QueueQuestion, SendBack, SendBytes, SendNumbers};
 use message::properties::PropertiesSource;
 use message::record::RecordFields;
 use reactor::{ConnectionId, Context, CoreId};
@@ -71,6 +71,20 @@ pub enum CoreMessage {
         /// Which wait.
         ticket: Ticket,
         /// `Ok`: the receiving core's snapshot has what was missing.
+        outcome: Result<(), Refusal>,
+    },
+    /// A client sends a retry: run the parked frame again, knowing whether its group holds a queue lock.
+    LockState {
+        /// Which wait.
+        ticket: Ticket,
+        /// A member of the group holds a lock that has not expired.
+        locked: bool,
+    },
+    /// The topic that the copy of a send-back needs was made (`Ok`: the receiving core's snapshot has it), or not.
+    SendBack {
+        /// The send-back.
+        job: Box<SendBackJob>,
+        /// Whether it can go on.
         outcome: Result<(), Refusal>,
     },
     /// New metadata; answered with [`CoreMessage::SnapshotSeen`].
@@ -196,6 +210,8 @@ pub enum Work {
     Pull(Box<PullWork>),
     /// A question about one queue (29 to 33).
     Ask(Box<QueueQuestion>),
+    /// Send a message of the shard back (36).
+    SendBack(Box<SendBack>),
     /// A request to a service of the shard.
     Service(Box<ServiceRequest>),
 }

@@ -7,7 +7,7 @@
 use crate::crossing::ReplyTo;
 use crate::gather::ShardAsk;
 use crate::services::{ServiceTicket, Waiter};
-use crate::work::{PullWork, QueueQuestion};
+use crate::work::{PullWork, QueueQuestion, SendBack};
 use hashbrown::HashMap;
 use message::{PhysicalOffset, QueueOffset};
 use reactor::{CoreId, Now};
@@ -130,6 +130,8 @@ pub enum Pending {
     Pull(ReplyTo, PullWork),
     /// A question about one queue.
     Question(ReplyTo, QueueQuestion),
+    /// The message of a send-back.
+    SendBack(ReplyTo, SendBack),
     /// A read of a service.
     Service(ServiceTicket),
     /// A question of a gather.

@@ -18,6 +18,8 @@ pub enum Target {
     Queue,
     /// 33: one question to the shard of a physical offset.
     Record,
+    /// 36: checked on the connection's core, read by the shard of the message, stored by that of the retry queue.
+    SendBack,
     /// 12: a gather over all shards.
     QueryByKey,
     /// Metadata, clients and consumer offsets: the owner on core 0.
@@ -57,6 +59,9 @@ requests! {
     Record {
         ViewMessageById,
     }
+    SendBack {
+        ConsumerSendMsgBack,
+    }
     QueryByKey {
         QueryMessage,
     }
@@ -77,7 +82,7 @@ requests! {
     }
     // Of later issues, of other servers, or of nobody.
     NotServed {
-        QueryBrokerOffset, GetTopicConfigList, GetTopicNameList, TriggerDeleteFiles, ConsumerSendMsgBack,
+        QueryBrokerOffset, GetTopicConfigList, GetTopicNameList, TriggerDeleteFiles,
         EndTransaction, CheckTransactionState, NotifyConsumerIdsChanged,
         GetAllDelayOffset, GetClientConfig, GetTimerCheckPoint, GetTimerMetrics, PutKvConfig, GetKvConfig,
         DeleteKvConfig, RegisterBroker, UnregisterBroker, GetRouteinfoByTopic, GetBrokerClusterInfo,

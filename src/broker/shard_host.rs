@@ -6,6 +6,7 @@
 //! failed write or sync acknowledges nothing; a read that misses bytes parks and runs again; every request ends in exactly one
 //! settling answer. It checks no metadata: that was done on the connection's core.
 
+mod send_back;
 mod services;
 
 use crate::crossing::{Answers, ReplyTo};
@@ -378,6 +379,7 @@ impl ShardHost {
         match pending {
             Pending::Pull(to, work) => self.run_pull(answers, at, to, work),
             Pending::Question(to, question) => self.run_question(answers, at, to, question),
+            Pending::SendBack(to, work) => self.run_send_back(answers, at, to, work),
             Pending::Service(ticket) => self.service_fetched(answers, at, ticket),
             Pending::Ask { from, gather, ask } => self.run_ask(answers, at, from, gather, ask),
         }

@@ -182,6 +182,25 @@ pub enum Question {
     Record(PhysicalOffset),
 }
 
+/// A message to be sent back (36), checked as far as it can be without the message.
+#[derive(Clone, Debug)]
+pub struct SendBack {
+    /// The consumer group.
+    pub group: Arc<Group>,
+    /// Where the message lies.
+    pub offset: PhysicalOffset,
+    /// 0: the broker chooses; negative: to the dead letters.
+    pub delay_level: i32,
+    /// Tries after which it goes to the dead letters.
+    pub max_reconsume_times: i32,
+    /// Counts for the flags of a retry topic that is made.
+    pub unit_mode: bool,
+    /// Chooses the queue of the copy.
+    pub any_queue: u32,
+    /// The owner was asked for the topic of the copy.
+    pub asked: bool,
+}
+
 /// The bytes of a send.
 #[derive(Clone, Copy, Debug)]
 pub struct SendBytes<'a> {

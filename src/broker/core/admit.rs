@@ -3,16 +3,19 @@
 //! Role: the connection's side of every request. Invariants: an unknown code is answered 3 at once; a oneway request is never
 //! answered; a request that needs metadata which is not here waits alone, with its connection held, so that order is kept.
 
+use super::retry::Retry;
 use super::{BrokerCore, GATHER_TIMEOUT_MS, KeyQuestion, OWNER_REQUEST_BYTES, reply_to, shutting_down};
 use crate::crossing::{CoreMessage, Forwarded, HOT_GATHER, OWNER_CORE, ReplyTo, Work};
 use crate::gather::ShardAsk;
 use crate::owner::{Origin, OwnerRequest, Refusal};
+use crate::processor::send_back::RetrySend;
 use crate::processor::{delay, pull, query, queue, recall, send};
 use crate::request::{Target, target};
 use crate::response;
 use crate::router::core_of;
 use crate::services::ServiceRequest;
 use crate::work::{QueueQuestion, SendBytes, SendNumbers};
+use message::names;
 use message::properties::{PropertiesSource, SendStamp, find, name};
 use message::sys_flag;
 use reactor::{ConnectionId, Context};
@@ -50,7 +53,7 @@ impl BrokerCore {
             (_, Fields::Invalid(error)) => {
                 self.refuse(cx, &to, ResponseCode::SystemError.to_i32(), &error.to_string());
             }
-            (Target::Send, Fields::Send(fields)) => self.send(cx, to, peer, frame, &header, &fields, asked),
+            (Target::Send, Fields::Send(fields)) => self.send(cx, to, peer, frame, &header, &fields, asked, None),
             (Target::Pull, Fields::Pull(fields)) => self.pull(cx, to, peer, frame, &header, &fields, asked),
             (Target::Send | Target::Pull, Fields::Send(_) | Fields::Pull(_) | Fields::Other) => {
                 unreachable!("the scanner gives the fields of the hot codes")
@@ -58,6 +61,7 @@ impl BrokerCore {
             (Target::Queue, _) => self.queue_question(cx, to, code, frame),
             (Target::Record, _) => self.record(cx, to, frame),
             (Target::QueryByKey, _) => self.query_by_key(cx, to, frame),
+            (Target::SendBack, _) => self.send_back(cx, to, frame, asked),
             (Target::Owner, _) => self.hand_to_owner(cx, to, peer, frame),
         }
     }
@@ -76,7 +80,12 @@ impl BrokerCore {
     }
 
     /// The request as a whole; the connection is closed when it makes no sense after all.
-    fn decode(&mut self, cx: &mut Context<CoreMessage>, conn: ConnectionId, frame: &[u8]) -> Option<Command> {
+    pub(super) fn decode(
+        &mut self,
+        cx: &mut Context<CoreMessage>,
+        conn: ConnectionId,
+        frame: &[u8],
+    ) -> Option<Command> {
         let decoded = Command::decode(frame);
         if decoded.is_err() {
             self.counters.malformed += 1;
@@ -95,7 +104,7 @@ impl BrokerCore {
     }
 
     #[expect(clippy::too_many_arguments, reason = "a frame with everything that is known of it")]
-    fn send(
+    pub(super) fn send(
         &mut self,
         cx: &mut Context<CoreMessage>,
         to: ReplyTo,
@@ -104,6 +113,7 @@ impl BrokerCore {
         header: &ScannedHeader,
         fields: &scan::SendHeader,
         asked: bool,
+        locked: Option<bool>,
     ) {
         let (topic, default_topic) = (fields.topic.text(frame), fields.default_topic.text(frame));
         // The properties nearly always have escapes: their separators.
@@ -130,7 +140,24 @@ impl BrokerCore {
                 if request.queue_id < 0 {
                     self.any_queue = self.any_queue.wrapping_add(1);
                 }
-                if let Err(refusal) = self.append(cx, to, peer, &request, body, place) {
+                let appended = if names::is_retry_topic(request.topic) {
+                    let retry = RetrySend {
+                        reconsume_times: request.reconsume_times,
+                        max_reconsume_times: fields.max_reconsume_times,
+                        version: header.version,
+                    };
+                    match self.retry_send(cx, to.conn, frame, &request, retry, locked) {
+                        Retry::Append => self.append(cx, to, peer, &request, body, place),
+                        Retry::DeadLetter(topic, place) => {
+                            let request = send::SendHeader { topic: topic.as_bytes(), ..request };
+                            self.append(cx, to, peer, &request, body, place)
+                        }
+                        Retry::Waits => Ok(()),
+                    }
+                } else {
+                    self.append(cx, to, peer, &request, body, place)
+                };
+                if let Err(refusal) = appended {
                     self.refuse(cx, &to, refusal.code, &refusal.remark);
                 }
             }
@@ -164,6 +191,9 @@ impl BrokerCore {
         let mut delay_texts = delay::DelayTexts::default();
         let texts = Rc::clone(&self.texts);
         let (mut list, asks) = send::properties(request)?;
+        if place.dead_letter {
+            list.put(name::DELAY, b"-1");
+        }
         let (mut topic, mut queue_id, mut recall_handle) = (request.topic, place.queue_id, String::new());
         let (properties, unique_id, wait) = if request.batch {
             // Members are stored with their own properties only.

@@ -6,7 +6,7 @@
 use super::answer::Asker;
 use super::groups::GroupBook;
 use super::topics::TopicBook;
-use super::{Boot, Contents, Owner, OwnerAction, OwnerFile, Refusal, Then, Ticket, Turn};
+use super::{Boot, Contents, Owner, OwnerAction, OwnerFile, Refusal, SendBackJob, Then, Ticket, Turn};
 use crate::gather::{Gathered, ShardAnswer, ShardAsk};
 use crate::registration::RegisteredTopics;
 use crate::snapshot::Snapshot;
@@ -28,6 +28,8 @@ pub(crate) enum Held {
     Registered(Asker, Command),
     /// A parked request of the hot path.
     Resume(Ticket),
+    /// A send-back.
+    SendBack(Box<SendBackJob>),
     /// A deletion: the topic is out of every core's snapshot.
     Unpublished(String),
     /// A deletion: the topic is out of the files, too.
@@ -422,6 +424,7 @@ impl Owner {
                 self.release_registered(turn);
             }
             Held::Resume(ticket) => turn.out.push(OwnerAction::Resume { ticket, outcome: Ok(()) }),
+            Held::SendBack(job) => turn.out.push(OwnerAction::SendBack { job, outcome: Ok(()) }),
             Held::Unpublished(topic) => self.deletion_unpublished(turn, topic),
             Held::Removed(topic) => self.deletion_removed(turn, topic),
         }
@@ -448,6 +451,7 @@ fn refuse(turn: &mut Turn<'_>, held: Held, why: &str) {
     match held {
         Held::Reply(asker, _) | Held::Registered(asker, _) => asker.answer(asker.refuse(&refusal), turn.out),
         Held::Resume(ticket) => turn.out.push(OwnerAction::Resume { ticket, outcome: Err(refusal) }),
+        Held::SendBack(job) => turn.out.push(OwnerAction::SendBack { job, outcome: Err(refusal) }),
         Held::Unpublished(_) | Held::Removed(_) => {}
     }
 }

@@ -178,6 +178,12 @@ impl OwnerHost {
                 lanes.post(conn.core, CoreMessage::Reply { conn, response });
             }
             OwnerAction::Resume { ticket, outcome } => lanes.post(ticket.core, CoreMessage::Resume { ticket, outcome }),
+            OwnerAction::LockState { ticket, locked } => {
+                lanes.post(ticket.core, CoreMessage::LockState { ticket, locked });
+            }
+            OwnerAction::SendBack { job, outcome } => {
+                lanes.post(core_of(job.shard, self.cores), CoreMessage::SendBack { job, outcome });
+            }
             OwnerAction::Publish(snapshot) => {
                 for core in (0..self.cores).map(CoreId) {
                     lanes.post(core, CoreMessage::Snapshot(snapshot.clone()));

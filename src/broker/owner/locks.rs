@@ -66,6 +66,11 @@ impl Locks {
         }
     }
 
+    /// Whether a client of the group has a lock that has not expired.
+    pub fn is_held(&self, now: Now, group: &str) -> bool {
+        self.groups.get(group).is_some_and(|queues| queues.values().any(|lock| lock.until_us > now.mono_us))
+    }
+
     fn forget_expired(&mut self, now: Now) {
         for queues in self.groups.values_mut() {
             queues.retain(|_, lock| lock.until_us > now.mono_us);
@@ -139,6 +144,7 @@ mod tests {
         locks.unlock("g", &queue(0), "b");
         assert!(locks.lock(at(110), "g", &queue(0), "a"));
         assert_eq!(locks.count, 3);
+        assert!(locks.is_held(at(169), "g") && !locks.is_held(at(170), "g") && !locks.is_held(at(0), "none"));
         locks.forget_expired(at(169));
         assert_eq!((locks.count, locks.groups.len()), (1, 1));
     }

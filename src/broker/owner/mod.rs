@@ -32,8 +32,10 @@ mod topic_requests;
 pub use host::{BootError, OwnerHost};
 
 use crate::config::{BrokerOptions, DelayRules, LiveSettings};
+use crate::crossing::ReplyTo;
 use crate::gather::{Gathered, Gathers, ShardAnswer, ShardAsk};
 use crate::snapshot::{GroupConsumers, Snapshot, Table};
+use crate::work::SendBack;
 use answer::{Asker, Outcome};
 use clients::Clients;
 use flow::Flow;
@@ -91,6 +93,25 @@ pub enum OwnerRequest {
         /// Topic system flag of the new topic (1 in unit mode).
         topic_sys_flag: i32,
     },
+    /// A send-back, or a retry that a client sends itself, needs the group's retry or dead-letter topic: make it. Answered to
+    /// the waiter.
+    EnsureRetryTopic {
+        /// What waits.
+        waiter: RetryWaiter,
+        /// The topic.
+        topic: String,
+        /// Its queues, if it is made.
+        queues: u32,
+        /// Its system flag, if it is made.
+        topic_sys_flag: i32,
+    },
+    /// A client sends a retry itself: whether its group holds a queue lock. Answered by `LockState`.
+    QueryLock {
+        /// What waits.
+        ticket: Ticket,
+        /// The group.
+        group: String,
+    },
     /// A pull met an unknown group: make it if groups are made by themselves. Answered by `Resume` (refused with 26).
     EnsureGroup {
         /// What waits.
@@ -131,6 +152,26 @@ pub enum OwnerRequest {
         /// The answer, decoded.
         command: Command,
     },
+}
+
+/// What waits for a retry or dead-letter topic.
+#[derive(Clone, Debug)]
+pub enum RetryWaiter {
+    /// A send: answered by `Resume`.
+    Frame(Ticket),
+    /// A send-back: answered to the core of its shard.
+    SendBack(Box<SendBackJob>),
+}
+
+/// A send-back that waits for a topic.
+#[derive(Clone, Debug)]
+pub struct SendBackJob {
+    /// The client.
+    pub reply: ReplyTo,
+    /// The shard of the message.
+    pub shard: ShardId,
+    /// What is asked.
+    pub work: SendBack,
 }
 
 /// Everything that can happen to the owner.
@@ -241,6 +282,20 @@ pub enum OwnerAction {
     Resume {
         /// Which.
         ticket: Ticket,
+        /// Whether it can go on.
+        outcome: Result<(), Refusal>,
+    },
+    /// Run the parked retry of a client again.
+    LockState {
+        /// Which.
+        ticket: Ticket,
+        /// Whether its group holds a queue lock.
+        locked: bool,
+    },
+    /// Go on with a send-back, or refuse it.
+    SendBack {
+        /// Which.
+        job: Box<SendBackJob>,
         /// Whether it can go on.
         outcome: Result<(), Refusal>,
     },
@@ -458,6 +513,11 @@ impl Owner {
         match request {
             OwnerRequest::Request { origin, command } => self.command(turn, origin, &command),
             OwnerRequest::EnsureTopic { .. } => self.ensure_topic(turn, request),
+            OwnerRequest::EnsureRetryTopic { .. } => self.ensure_named_retry_topic(turn, request),
+            OwnerRequest::QueryLock { ticket, group } => {
+                let locked = self.locks.is_held(turn.now, &group);
+                turn.out.push(OwnerAction::LockState { ticket, locked });
+            }
             OwnerRequest::EnsureGroup { ticket, group } => self.ensure_group(turn, ticket, &group),
             OwnerRequest::CommitOffset { group, topic, queue_id, offset, peer } => {
                 self.commit_of_pull(&group, &topic, queue_id, offset, peer);

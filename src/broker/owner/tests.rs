@@ -21,6 +21,8 @@ struct World {
     replies: Vec<(ConnectionId, Command)>,
     pushes: Vec<(ConnectionId, Command)>,
     resumes: Vec<(Ticket, Result<(), Refusal>)>,
+    lock_states: Vec<(Ticket, bool)>,
+    send_backs: Vec<(SendBack, Result<(), Refusal>)>,
     snapshots: Vec<Arc<Snapshot>>,
     announced: Vec<u64>,
     ready: bool,
@@ -87,6 +89,8 @@ impl World {
             replies: Vec::new(),
             pushes: Vec::new(),
             resumes: Vec::new(),
+            lock_states: Vec::new(),
+            send_backs: Vec::new(),
             snapshots: Vec::new(),
             announced: Vec::new(),
             ready: false,
@@ -134,6 +138,8 @@ impl World {
             OwnerAction::Reply { origin, response } => self.replies.push((origin.conn, response)),
             OwnerAction::Push { conn, command } => self.pushes.push((conn, command)),
             OwnerAction::Resume { ticket, outcome } => self.resumes.push((ticket, outcome)),
+            OwnerAction::LockState { ticket, locked } => self.lock_states.push((ticket, locked)),
+            OwnerAction::SendBack { job, outcome } => self.send_backs.push((job.work, outcome)),
             OwnerAction::Publish(snapshot) => {
                 let version = snapshot.version;
                 assert_eq!(version, self.snapshots.last().map_or(0, |s| s.version) + 1);
@@ -493,6 +499,64 @@ fn what_wants_a_topic_that_is_being_deleted_waits() {
     assert_eq!(w.replies.len(), 1);
     assert_eq!(w.resumes, [(ticket, Ok(()))]);
     assert_eq!(w.snapshots.last().unwrap().topic(b"T").map(|t| t.read_queues), Some(4), "made anew by the send");
+}
+
+#[test]
+fn retry_topics_are_made_for_who_waits_and_a_write_that_fails_is_told() {
+    let mut w = World::new(1);
+    w.code(make_group("g"));
+    let group = w.snapshots.last().unwrap().group(b"g").unwrap().clone();
+    let work = SendBack {
+        group,
+        offset: PhysicalOffset(0),
+        delay_level: 0,
+        max_reconsume_times: 16,
+        unit_mode: false,
+        any_queue: 0,
+        asked: false,
+    };
+    let reply = ReplyTo {
+        conn: conn(1),
+        opaque: 1,
+        form: remoting::SerializeType::Json,
+        oneway: false,
+        bytes: 0,
+        counted: true,
+    };
+    let ensure = |w: &mut World, topic: &str, fail: bool| {
+        let job = SendBackJob { reply, shard: ShardId(0), work: work.clone() };
+        let waiter = RetryWaiter::SendBack(Box::new(job));
+        let ask = OwnerRequest::EnsureRetryTopic { waiter, topic: topic.into(), queues: 1, topic_sys_flag: 0 };
+        w.fail_writes = fail;
+        w.event(OwnerEvent::Request(ask));
+        w.turn(0);
+        w.send_backs.pop().expect("an end of the wait").1.map_err(|refusal| refusal.code)
+    };
+    assert_eq!(ensure(&mut w, "%DLQ%g", true), Err(1));
+    assert!(w.snapshots.last().unwrap().topic(b"%DLQ%g").is_none());
+    for _ in 0..2 {
+        assert_eq!(ensure(&mut w, "%DLQ%g", false), Ok(()));
+    }
+    let made = w.snapshots.last().unwrap().topic(b"%DLQ%g").unwrap().clone();
+    assert_eq!((made.read_queues, made.write_queues, made.perm), (1, 1, 6));
+}
+
+#[test]
+fn a_group_is_locked_until_its_last_lock_is_over() {
+    let mut w = World::new(1);
+    let ticket = Ticket { core: CoreId(1), id: 4 };
+    let locked = |w: &mut World, seconds: u64| {
+        w.turn(seconds * 1000);
+        w.event(OwnerEvent::Request(OwnerRequest::QueryLock { ticket, group: "g".into() }));
+        w.lock_states.pop() == Some((ticket, true))
+    };
+    assert!(!locked(&mut w, 0));
+    let body = br#"{"clientId":"c","consumerGroup":"g","mqSet":[{"brokerName":"b","queueId":0,"topic":"t"}],
+        "onlyThisBroker":true,"unknown":1}"#;
+    let lock = request(RequestCode::LockBatchMq).with_body(body.to_vec());
+    assert_eq!(w.code(lock), 0);
+    assert!(locked(&mut w, 59));
+    assert!(!locked(&mut w, 1));
 }
 
 #[test]

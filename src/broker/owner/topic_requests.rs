@@ -4,7 +4,7 @@ use super::answer::{Asker, Outcome, body_object};
 use super::flow::Held;
 use super::topics::{TopicWish, parse_attributes, topic_json, wish_from_json};
 use super::version::DataVersion;
-use super::{Origin, Owner, OwnerAction, OwnerRequest, Refusal, Turn};
+use super::{Origin, Owner, OwnerAction, OwnerRequest, Refusal, RetryWaiter, Turn};
 use crate::snapshot::Group;
 use message::names;
 use remoting::json::JsonRef;
@@ -103,6 +103,24 @@ impl Owner {
         );
         let refusal = Refusal::new(ResponseCode::TopicNotExist, remark);
         turn.out.push(OwnerAction::Resume { ticket, outcome: Err(refusal) });
+    }
+
+    /// A retry or a dead letter needs its topic: Java's `createTopicInSendMessageBackMethod`.
+    pub(super) fn ensure_named_retry_topic(&mut self, turn: &mut Turn<'_>, request: OwnerRequest) {
+        let OwnerRequest::EnsureRetryTopic { topic: name, .. } = &request else { return };
+        let name = name.clone();
+        let Some(request) = self.wait_for_deletion(&name, request) else { return };
+        let OwnerRequest::EnsureRetryTopic { waiter, topic, queues, topic_sys_flag } = request else { return };
+        let held = match waiter {
+            RetryWaiter::Frame(ticket) => Held::Resume(ticket),
+            RetryWaiter::SendBack(job) => Held::SendBack(job),
+        };
+        let wish = TopicWish { sys_flag: topic_sys_flag, ..TopicWish::plain(&topic, queues, 6) };
+        if self.topics.get(&topic).is_none() && self.topics.ensure(wish, turn.now.wall_ms) {
+            tracing::info!(topic, "a topic was made for retries");
+            return self.flow.topics_changed(Some(held));
+        }
+        self.when_known(turn, held);
     }
 
     /// Makes the retry topic of a group that a consumer just named. Returns whether topics changed.

@@ -9,3 +9,4 @@ pub mod query;
 pub mod queue;
 pub mod recall;
 pub mod send;
+pub mod send_back;

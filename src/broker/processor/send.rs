@@ -56,6 +56,8 @@ pub struct Place {
     pub shard: ShardId,
     /// The topic's messages carry several tags.
     pub multi_tag: bool,
+    /// The message is a dead letter: it waits for no delay.
+    pub dead_letter: bool,
 }
 
 /// Checks a send against the metadata. `asked` says that the owner has answered already: no second question. `any_queue` is a
@@ -108,7 +110,12 @@ pub fn admit(
     if header.batch && names::is_retry_topic(header.topic) {
         return refuse(ResponseCode::MessageIllegal, "batch request does not support retry group".into());
     }
-    Admission::Append(Place { queue_id, shard: topic.shard_of(queue_id), multi_tag: topic.multi_tag })
+    Admission::Append(Place {
+        queue_id,
+        shard: topic.shard_of(queue_id),
+        multi_tag: topic.multi_tag,
+        dead_letter: false,
+    })
 }
 
 fn admit_unknown(header: &SendHeader<'_>, asked: bool) -> Admission {

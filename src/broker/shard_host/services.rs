@@ -13,6 +13,7 @@ use crate::services::progress::{Found, Progress, ProgressFiles};
 use crate::services::{ServiceRequest, ServiceTicket, Services, ShardContext, Stored, Waiter};
 use message::record::RecordFields;
 use reactor::{BackgroundTask, Job, JobClass, Now, Step};
+use remoting::ResponseCode;
 use std::io;
 use store::ShardId;
 use sys::disk::Disk;
@@ -39,6 +40,12 @@ impl ShardHost {
     /// Stores a record that a service of another shard put.
     pub fn put(&mut self, answers: &mut Answers<'_>, shard: ShardId, record: &RecordFields<'_>, waiter: Waiter) {
         let now = answers.cx.now();
+        if self.snapshot.deleting.iter().any(|name| name.as_bytes() == record.topic) {
+            let hosted = self.hosted(shard);
+            hosted.traffic.put_refused += 1;
+            let code = ResponseCode::TopicNotExist;
+            return response::not_stored(answers, &waiter, code, "topic is being deleted", &mut hosted.stored);
+        }
         let hosted = self.hosted(shard);
         if let Err(error) = stage(&mut hosted.shard, &mut hosted.acks, now, record, waiter) {
             hosted.traffic.put_refused += 1;
@@ -109,7 +116,7 @@ impl ShardHost {
         self.write(answers, at);
     }
 
-    fn with_services(
+    pub(super) fn with_services(
         &mut self,
         answers: &mut Answers<'_>,
         at: usize,
