@@ -27,6 +27,7 @@ mod shard;
 mod cold_cache;
 mod lookup;
 mod pull;
+mod pull_by_properties;
 
 mod checkpoint;
 mod queue_table;

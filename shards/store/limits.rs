@@ -46,6 +46,9 @@ pub const RESIDENT_SPAN_BYTES: u64 = 1 << 20;
 
 /// Entries of a consume queue that one pull looks at, at least (Java: 16,000 bytes).
 pub const SCAN_ENTRIES: u64 = 800;
+/// Bytes of records that one pull by properties reads, at most (one run of records more than that is never read): about half a
+/// millisecond of copying.
+pub const LOOK_BYTES: u64 = 2 << 20;
 /// Most records of one pull whatever the client asks.
 pub const PULL_COUNT: u32 = 1024;
 /// Most records of one key query.

@@ -17,28 +17,28 @@ use crate::consume_queue::{Entry, EntryReader, Slot, read_entries};
 use crate::limits;
 use crate::shard::Shard;
 use crate::step::{ColdSource, Missing, MissingRange, ReadStep};
-use crate::types::{GetStatus, PullLimits, Pulled};
+use crate::types::{Bounds, GetStatus, PullLimits, Pulled};
 
 type Slices = SmallVec<[LogSlice; 8]>;
-type Selected = SmallVec<[Entry; 32]>;
+pub(crate) type Selected = SmallVec<[Entry; 32]>;
 
 /// What the first stage chose.
-struct Selection {
-    entries: Selected,
-    next: u64,
+pub(crate) struct Selection {
+    pub(crate) entries: Selected,
+    pub(crate) next: u64,
     /// Why nothing was chosen.
-    otherwise: GetStatus,
+    pub(crate) otherwise: GetStatus,
 }
 
 /// Records that lie close together in the log.
 #[derive(Clone, Copy)]
-struct Run {
+pub(crate) struct Run {
     /// Range of the selected entries.
-    first: usize,
-    end: usize,
+    pub(crate) first: usize,
+    pub(crate) end: usize,
     /// Range of the log.
-    from: u64,
-    to: u64,
+    pub(crate) from: u64,
+    pub(crate) to: u64,
 }
 
 impl Shard {
@@ -52,8 +52,21 @@ impl Shard {
         limits: PullLimits,
         matches: &mut dyn FnMut(i64) -> bool,
     ) -> ReadStep<Pulled> {
+        let (slot, bounds) = match self.begin_pull(topic, queue_id, from) {
+            Ok(found) => found,
+            Err(none) => return ReadStep::Ready(none.into_pulled()),
+        };
+        match self.select(slot, from.0, bounds.max.0, limits, matches) {
+            ReadStep::Ready(selection) => self.finish_pull(&selection, bounds),
+            ReadStep::Missing(missing) => ReadStep::Missing(missing),
+            ReadStep::Failed(error) => ReadStep::Failed(error),
+        }
+    }
+
+    /// The queue and its bounds, or why nothing is to be read at `from`.
+    pub(crate) fn begin_pull(&self, topic: &[u8], queue_id: u32, from: QueueOffset) -> Result<(Slot, Bounds), Nothing> {
         let Some(slot) = self.table.find(topic, queue_id) else {
-            return ReadStep::Ready(nothing(GetStatus::NoMatchedLogicQueue, 0, 0, 0));
+            return Err(Nothing { status: GetStatus::NoMatchedLogicQueue, next: 0, bounds: Bounds::default() });
         };
         let bounds = self.bounds_of(slot);
         let (min, max) = (bounds.min.0, bounds.max.0);
@@ -62,17 +75,14 @@ impl Shard {
             offset if offset < min => (GetStatus::OffsetTooSmall, min),
             offset if offset == max => (GetStatus::OffsetOverflowOne, max),
             offset if offset > max => (GetStatus::OffsetOverflowBadly, max),
-            _ => (GetStatus::Found, from.0),
+            _ => return Ok((slot, bounds)),
         };
-        if status != GetStatus::Found {
-            return ReadStep::Ready(nothing(status, next, min, max));
-        }
-        let selection = match self.select(slot, from.0, max, limits, matches) {
-            ReadStep::Ready(selection) => selection,
-            ReadStep::Missing(missing) => return ReadStep::Missing(missing),
-            ReadStep::Failed(error) => return ReadStep::Failed(error),
-        };
-        let mut pulled = nothing(selection.otherwise, selection.next, min, max);
+        Err(Nothing { status, next, bounds })
+    }
+
+    /// From the chosen entries to the answer.
+    pub(crate) fn finish_pull(&mut self, selection: &Selection, bounds: Bounds) -> ReadStep<Pulled> {
+        let mut pulled = Nothing { status: selection.otherwise, next: selection.next, bounds }.into_pulled();
         let Some(last) = selection.entries.last() else { return ReadStep::Ready(pulled) };
         pulled.behind_bytes = self.log.written().saturating_sub(last.end());
         pulled.last_offset = PhysicalOffset(last.offset);
@@ -148,7 +158,7 @@ impl Shard {
     }
 
     /// Java's `isTheBatchFull`: whether a record more would be over a limit. Never for the first one.
-    fn is_full(&self, count: usize, bytes: u64, entry: &Entry, max_count: usize, max_bytes: u32) -> bool {
+    pub(crate) fn is_full(&self, count: usize, bytes: u64, entry: &Entry, max_count: usize, max_bytes: u32) -> bool {
         if count == 0 {
             return false;
         }
@@ -188,15 +198,19 @@ impl Shard {
                 self.note_missing(&run, &mut missing)?;
             }
         }
-        if let Some(missing) = &mut missing
+        self.read_ahead(&mut missing);
+        Ok(missing)
+    }
+
+    /// One dense range: a reader that goes on wants what follows.
+    pub(crate) fn read_ahead(&self, missing: &mut Option<Missing>) {
+        if let Some(missing) = missing
             && let [only] = &mut missing.ranges[..]
         {
-            // One dense range: a reader that goes on wants what follows.
             let base = only.address - only.file_range.start;
             let end = self.log.written().min(base + self.log.segment_size()) - base;
             only.file_range.end = end.min(only.file_range.end + limits::READ_AHEAD_BYTES);
         }
-        Ok(missing)
     }
 
     /// Whether all that lies between the first and the last record is in memory: asked once, if that is not too far.
@@ -267,7 +281,7 @@ impl Shard {
     }
 
     /// Adds a run to what is missing, if it lies in the same file.
-    fn note_missing(&mut self, run: &Run, missing: &mut Option<Missing>) -> io::Result<()> {
+    pub(crate) fn note_missing(&mut self, run: &Run, missing: &mut Option<Missing>) -> io::Result<()> {
         if self.cold.get(ColdSource::Log, run.from, run.to - run.from).is_some() {
             return Ok(());
         }
@@ -286,7 +300,7 @@ impl Shard {
 }
 
 /// Cuts selected entries into runs, none of which leaves its segment.
-struct Runs<'a> {
+pub(crate) struct Runs<'a> {
     entries: &'a [Entry],
     next: usize,
     log_start: u64,
@@ -294,7 +308,7 @@ struct Runs<'a> {
 }
 
 impl<'a> Runs<'a> {
-    fn new(entries: &'a [Entry], log_start: u64, segment_size: u64) -> Self {
+    pub(crate) fn new(entries: &'a [Entry], log_start: u64, segment_size: u64) -> Self {
         Self { entries, next: 0, log_start, segment_size }
     }
 
@@ -345,16 +359,25 @@ fn push_mapped(slices: &mut Slices, map: std::sync::Arc<dyn sys::disk::Mapping>,
     }
 }
 
-fn nothing(status: GetStatus, next: u64, min: u64, max: u64) -> Pulled {
-    Pulled {
-        status,
-        next_begin: QueueOffset(next),
-        min: QueueOffset(min),
-        max: QueueOffset(max),
-        slices: Slices::new(),
-        bytes: 0,
-        count: 0,
-        behind_bytes: 0,
-        last_offset: PhysicalOffset(0),
+/// A pull that returns no record.
+pub(crate) struct Nothing {
+    status: GetStatus,
+    next: u64,
+    bounds: Bounds,
+}
+
+impl Nothing {
+    pub(crate) fn into_pulled(self) -> Pulled {
+        Pulled {
+            status: self.status,
+            next_begin: QueueOffset(self.next),
+            min: self.bounds.min,
+            max: self.bounds.max,
+            slices: Slices::new(),
+            bytes: 0,
+            count: 0,
+            behind_bytes: 0,
+            last_offset: PhysicalOffset(0),
+        }
     }
 }
