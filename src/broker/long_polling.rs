@@ -106,17 +106,17 @@ impl LongPolls {
         self.deadlines.peek().map(|Reverse((deadline_us, ..))| *deadline_us)
     }
 
-    /// Moves every hold of a topic to `out`: it was deleted.
+    /// Moves every hold of a topic to `out`: it was deleted. None of them is to be held again.
     pub fn flush_topic(&mut self, topic: &str, out: &mut Vec<HeldPull>) {
         let slots: Vec<u32> =
             self.queues.get(topic).into_iter().flat_map(|queues| queues.values().flatten().copied()).collect();
-        out.extend(slots.into_iter().map(|slot| self.take(slot)));
+        out.extend(slots.into_iter().map(|slot| self.take_for_good(slot)));
     }
 
-    /// Moves every hold to `out`: the core stops.
+    /// Moves every hold to `out`: the core stops. None of them is to be held again.
     pub fn flush_all(&mut self, out: &mut Vec<HeldPull>) {
         let slots: Vec<u32> = self.holds.iter().map(|(slot, _)| slot as u32).collect();
-        out.extend(slots.into_iter().map(|slot| self.take(slot)));
+        out.extend(slots.into_iter().map(|slot| self.take_for_good(slot)));
     }
 
     /// A connection is gone: its holds go too.
@@ -128,6 +128,12 @@ impl LongPolls {
 
     fn is_stale(&self, slot: u32, serial: u64) -> bool {
         self.holds.get(slot as usize).is_none_or(|hold| hold.serial != serial)
+    }
+
+    fn take_for_good(&mut self, slot: u32) -> HeldPull {
+        let mut pull = self.take(slot);
+        pull.work.hold_until_us = None;
+        pull
     }
 
     fn take(&mut self, slot: u32) -> HeldPull {
@@ -187,12 +193,14 @@ mod tests {
                 group: Arc::new(fixtures::group("g")),
                 queue_id,
                 offset,
+                asked_offset: offset,
                 max_count: 32,
                 max_bytes: u32::MAX,
                 filter,
                 own_filter: true,
                 checked_version: 0,
                 suspend_ms: None,
+                hold_until_us: None,
                 reset: None,
             },
         }

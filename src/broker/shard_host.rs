@@ -402,14 +402,14 @@ impl ShardHost {
             });
             return response::pull_reset(answers, &to, &work, reset.offset, bounds);
         }
+        let now_us = answers.cx.now().mono_us;
         match hosted.pull_step(&work) {
-            ReadStep::Ready(pulled) => {
+            ReadStep::Ready(mut pulled) => {
                 let code = response::pull_code(pulled.status, work.offset);
-                if code == ResponseCode::PullNotFound
-                    && let Some(suspend_ms) = work.suspend_ms
-                {
-                    return self.hold(answers, to, work, suspend_ms, &pulled);
+                if let Some(deadline_us) = hold_until(&work, code, &pulled, now_us) {
+                    return self.hold(answers, to, work, deadline_us, pulled);
                 }
+                let code = seen_from_asked(&work, code, &mut pulled);
                 hosted.traffic.got(u64::from(pulled.count), u64::from(pulled.bytes));
                 response::pull(answers, &to, &work, code, &pulled);
             }
@@ -424,7 +424,7 @@ impl ShardHost {
         }
     }
 
-    /// Runs a pull that was held: it is checked again if the metadata changed, and is not held a second time.
+    /// Runs a pull that was held: it is checked again if the metadata changed, and is held a second time only by `hold_until`.
     fn pull_again(&mut self, answers: &mut Answers<'_>, held: HeldPull) {
         let HeldPull { reply, mut work } = held;
         work.suspend_ms = None;
@@ -442,7 +442,7 @@ impl ShardHost {
         let hosted = self.hosted.iter().find(|hosted| hosted.id == work.topic.shard_of(work.queue_id));
         let bounds = hosted.and_then(|hosted| hosted.shard.bounds(work.topic.name.as_bytes(), work.queue_id));
         let Bounds { min, max } = bounds.unwrap_or_default();
-        let next_begin = QueueOffset(work.offset.max(0) as u64);
+        let next_begin = QueueOffset(work.asked_offset.max(0) as u64);
         let status = GetStatus::NoMatchedMessage;
         let slices = SmallVec::new();
         let last_offset = PhysicalOffset(0);
@@ -450,12 +450,20 @@ impl ShardHost {
         response::pull(answers, to, work, ResponseCode::PullRetryImmediately, &nothing);
     }
 
-    fn hold(&mut self, answers: &mut Answers<'_>, to: ReplyTo, work: PullWork, suspend_ms: u64, pulled: &Pulled) {
-        let deadline_us = answers.cx.now().mono_us + suspend_ms.min(MAX_HOLD_MS) * 1000;
+    /// Holds a pull that found nothing; one that asks the messages goes on behind those that it has asked.
+    fn hold(&mut self, answers: &mut Answers<'_>, to: ReplyTo, mut work: PullWork, deadline_us: u64, pulled: Pulled) {
+        if work.filter.expression().is_some() {
+            work.hold_until_us = Some(deadline_us);
+            work.offset = work.offset.max(pulled.next_begin.to_i64());
+        }
         let held = HeldPull { reply: ReplyTo { counted: false, ..to }, work };
         match self.polls.hold(held, deadline_us) {
             None => answers.settle(&to),
-            Some(held) => response::pull(answers, &to, &held.work, ResponseCode::PullNotFound, pulled),
+            Some(held) => {
+                let mut pulled = pulled;
+                let code = seen_from_asked(&held.work, ResponseCode::PullNotFound, &mut pulled);
+                response::pull(answers, &to, &held.work, code, &pulled);
+            }
         }
     }
 
@@ -515,7 +523,15 @@ impl Hosted {
             return ReadStep::Ready(below_all(self.shard.bounds(topic, work.queue_id)));
         };
         let limits = PullLimits { max_count: work.max_count, max_bytes: work.max_bytes };
-        self.shard.pull(topic, work.queue_id, from, limits, &mut |tags_code| work.filter.matches(tags_code))
+        match work.filter.expression() {
+            None => {
+                self.shard.pull(topic, work.queue_id, from, limits, &mut |tags_code| work.filter.matches(tags_code))
+            }
+            Some(expression) => {
+                let mut accepts = |properties: &[u8]| expression.matches(properties);
+                self.shard.pull_by_properties(topic, work.queue_id, from, limits, &mut accepts)
+            }
+        }
     }
 
     /// When its services or their progress want a turn, in monotonic microseconds.
@@ -541,6 +557,26 @@ impl Hosted {
     fn token(&self, token: u32) -> reactor::Token {
         crate::router::token(crate::router::TokenKind::Shard, u64::from(self.id.0) << 32 | u64::from(token))
     }
+}
+
+/// Until when a pull that found nothing is held, in monotonic µs: as long as it asked for, or, when it was held before and woken
+/// in vain, for the rest of that time.
+fn hold_until(work: &PullWork, code: ResponseCode, pulled: &Pulled, now_us: u64) -> Option<u64> {
+    let nothing_there = code == ResponseCode::PullNotFound;
+    if nothing_there && let Some(suspend_ms) = work.suspend_ms {
+        return Some(now_us + suspend_ms.min(MAX_HOLD_MS) * 1000);
+    }
+    let none_fits = pulled.status == GetStatus::NoMatchedMessage && pulled.next_begin == pulled.max;
+    work.hold_until_us.filter(|&until_us| until_us > now_us && (nothing_there || none_fits))
+}
+
+/// A client that was held while messages passed that are not for it hears of them as if they had been looked at only now.
+fn seen_from_asked(work: &PullWork, code: ResponseCode, pulled: &mut Pulled) -> ResponseCode {
+    if code == ResponseCode::PullNotFound && work.offset > work.asked_offset {
+        pulled.status = GetStatus::NoMatchedMessage;
+        return ResponseCode::PullRetryImmediately;
+    }
+    code
 }
 
 /// What a pull below 0 finds: Java's answers for a queue that is not there, never had a message, or starts later.

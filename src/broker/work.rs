@@ -48,6 +48,8 @@ pub struct PullWork {
     pub queue_id: u32,
     /// Where to read from; may be out of any range.
     pub offset: i64,
+    /// Where the client asked from: less than `offset` once a held pull has moved past messages that are not for it.
+    pub asked_offset: i64,
     /// Most records asked for; may be nonsense.
     pub max_count: i32,
     /// Most bytes by the live settings.
@@ -60,6 +62,9 @@ pub struct PullWork {
     pub checked_version: u64,
     /// How long it may be held when nothing is there, in ms; `None`: not at all.
     pub suspend_ms: Option<u64>,
+    /// Until when it is held again, in monotonic µs, if what woke it is not for it. Only a filter by properties asks the messages
+    /// themselves, so only its pulls are woken in vain.
+    pub hold_until_us: Option<u64>,
     /// A server-side reset that answers it instead of the queue, unless another pull took it before.
     pub reset: Option<PendingReset>,
 }

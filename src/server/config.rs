@@ -489,10 +489,10 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_named() {
-        let config = with_file("namesrvAddr=a:1\nenablePropertyFilter=true\nunheardOf=1\n", &[]).unwrap();
+        let config = with_file("namesrvAddr=a:1\ndeleteWhen=05\nunheardOf=1\n", &[]).unwrap();
         let warnings = config.warnings.join("\n");
         assert!(warnings.contains("broker.conf:3: unknown setting unheardOf"), "{warnings}");
-        assert!(warnings.contains("enablePropertyFilter=true has no effect yet"), "{warnings}");
+        assert!(warnings.contains("deleteWhen=05 has no effect yet"), "{warnings}");
         let lost = with_file("brokerIP1=10.1.2.3\n", &[]).unwrap().warnings.join("\n");
         assert!(lost.contains("listens on 127.0.0.1 only") && lost.contains("no name server"), "{lost}");
     }

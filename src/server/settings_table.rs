@@ -289,7 +289,7 @@ pub const SETTINGS: &[Setting] = &[
         name: "filter_bit_map",
         default: "false",
         kind: Flag,
-        when: Later("SQL92 subscriptions"),
+        when: NoEffect("a filter asks the messages themselves"),
         about: "Compute bit maps of SQL92 subscriptions ahead.",
     },
     Setting {
@@ -353,7 +353,7 @@ pub const SETTINGS: &[Setting] = &[
         name: "property_filter",
         default: "false",
         kind: Flag,
-        when: Later("SQL92 subscriptions"),
+        when: Live,
         about: "Allow SQL92 subscriptions.",
     },
     Setting {

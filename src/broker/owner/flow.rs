@@ -19,6 +19,9 @@ use std::sync::Arc;
 /// How long an answer waits for the name servers, ms. A silent name server must not make topic changes fail.
 const REGISTRATION_WAIT_MS: u64 = 1_500;
 
+/// How often `consumerFilter.json` is written when it is behind, µs (as Java has it).
+const FILTER_WRITE_INTERVAL_US: u64 = 10_000_000;
+
 /// Something that waits for a change to be known.
 #[derive(Debug)]
 pub(crate) enum Held {
@@ -165,6 +168,7 @@ impl Owner {
         self.expire_registrations(turn);
         self.sample_rates(turn);
         self.write_offsets(turn);
+        self.write_filters(turn);
         self.write_journal(turn);
         self.write_files(turn);
         self.publish_snapshot(turn);
@@ -213,6 +217,14 @@ impl Owner {
             if let Err(error) = result {
                 tracing::error!(%error, "consumerOffset.json could not be written; the journal keeps the offsets");
                 self.offsets.set_dirty();
+            }
+            return;
+        }
+        if self.filters_writing == Some(token) {
+            self.filters_writing = None;
+            if let Err(error) = result {
+                tracing::error!(%error, "consumerFilter.json could not be written");
+                self.filters.set_dirty();
             }
             return;
         }
@@ -284,7 +296,7 @@ impl Owner {
 
     /// Whether all that was asked for is on disk (for an orderly end).
     pub(super) fn is_settled(&self) -> bool {
-        self.flow.is_idle() && self.offsets_writing.is_none()
+        self.flow.is_idle() && self.offsets_writing.is_none() && self.filters_writing.is_none()
     }
 
     fn write_journal(&mut self, turn: &mut Turn<'_>) {
@@ -322,6 +334,27 @@ impl Owner {
         let token = self.token();
         self.offsets_writing = Some(token);
         turn.out.push(OwnerAction::Persist { token, file: OwnerFile::ConsumerOffsets, contents });
+    }
+
+    fn write_filters(&mut self, turn: &mut Turn<'_>) {
+        if turn.now.mono_us.saturating_sub(self.filters_written_us) >= FILTER_WRITE_INTERVAL_US {
+            self.filters.clean(turn.now.wall_ms);
+            self.write_filters_now(turn);
+        }
+    }
+
+    /// Writes `consumerFilter.json` if it is behind.
+    pub(super) fn write_filters_now(&mut self, turn: &mut Turn<'_>) {
+        if self.filters_writing.is_some() {
+            return;
+        }
+        self.filters_written_us = turn.now.mono_us;
+        if self.filters.take_dirty() {
+            let token = self.token();
+            self.filters_writing = Some(token);
+            let contents = Contents::Bytes(self.filters.encode());
+            turn.out.push(OwnerAction::Persist { token, file: OwnerFile::ConsumerFilters, contents });
+        }
     }
 
     fn write_files(&mut self, turn: &mut Turn<'_>) {

@@ -4,7 +4,9 @@ use super::answer::{Asker, Outcome, body_object};
 use super::clients::{Change, Client, ConsumeType, ConsumerBeat};
 use super::flow::Held;
 use super::{Owner, OwnerAction, Refusal, Turn};
+use crate::filter::Compiled;
 use crate::snapshot::{MessageModel, Subscription};
+use crate::work::{MessageFilter, is_tag_kind};
 use message::hash::java_hash;
 use reactor::ConnectionId;
 use remoting::json::JsonRef;
@@ -66,7 +68,10 @@ impl Owner {
         if self.ensure_retry_topic(&group, order, unit, turn.now.wall_ms) {
             self.flow.topics_changed(None);
         }
-        let change = self.clients.consumer(&group.name, client.clone(), beat);
+        let listed = beat.subscriptions.as_deref();
+        let filtered = listed.is_some_and(|list| self.filters.register(&group.name, list, turn.now.wall_ms));
+        let mut change = self.clients.consumer(&group.name, client.clone(), beat);
+        change.publish |= filtered;
         self.clients_changed(turn, &group.name, &change);
         change
     }
@@ -105,13 +110,24 @@ impl Owner {
     /// 46: whether a subscription that is no tag expression can be served.
     pub(super) fn check_client(&self, asker: &Asker, command: &Command) -> Result<Outcome, Refusal> {
         let body = body_object(command)?;
-        let kind = body.get("subscriptionData").get("expressionType");
+        let subscription = body.get("subscriptionData");
+        let kind = subscription.get("expressionType");
         let kind = kind.as_str().unwrap_or("TAG".into());
-        if kind.is_empty() || kind == "TAG" {
+        if is_tag_kind(Some(kind.as_bytes())) {
             return Ok(Outcome::Now(asker.ok()));
         }
-        let remark = format!("The broker does not support consumer to filter message by {kind}");
-        Err(Refusal::new(ResponseCode::SystemError, remark))
+        if !self.settings.property_filter {
+            let remark = format!("The broker does not support consumer to filter message by {kind}");
+            return Err(Refusal::new(ResponseCode::SystemError, remark));
+        }
+        let text = subscription.get("subString").string();
+        match MessageFilter::parse(Some(kind.as_bytes()), text.as_bytes(), &mut Compiled::default()) {
+            Ok(_) => Ok(Outcome::Now(asker.ok())),
+            Err(cause) => {
+                let remark = format!("the expression cannot be parsed: {cause}");
+                Err(Refusal::new(ResponseCode::SubscriptionParseFailed, remark))
+            }
+        }
     }
 
     pub(super) fn connection_closed(&mut self, turn: &mut Turn<'_>, conn: ConnectionId) {
@@ -135,8 +151,15 @@ impl Owner {
     fn clients_changed(&mut self, turn: &mut Turn<'_>, name: &Arc<str>, change: &Change) {
         if change.publish {
             match self.clients.group(name) {
-                Some(group) => self.consumers.insert(name.clone(), Arc::new(group.for_snapshot())),
-                None => self.consumers.remove(name.as_bytes()),
+                Some(group) => {
+                    let mut consumers = group.for_snapshot();
+                    self.filters.attach(name, &mut consumers);
+                    self.consumers.insert(name.clone(), Arc::new(consumers))
+                }
+                None => {
+                    self.filters.unregister(name, turn.now.wall_ms);
+                    self.consumers.remove(name.as_bytes())
+                }
             };
             self.flow.publish();
         }

@@ -80,6 +80,7 @@ impl OwnerHost {
             topics: read("topics.json")?,
             groups: read("subscriptionGroup.json")?,
             offsets: read("consumerOffset.json")?,
+            filters: read("consumerFilter.json")?,
             journal: entries,
             placement,
         };
@@ -222,6 +223,7 @@ impl OwnerHost {
                 self.covers.insert(token, self.journal.rotate());
                 (self.config.clone(), "consumerOffset.json")
             }
+            OwnerFile::ConsumerFilters => (self.config.clone(), "consumerFilter.json"),
             OwnerFile::Placement => (self.shards_config.clone(), "placement.json"),
             OwnerFile::Settings => {
                 let path = self.settings_file.clone();

@@ -8,6 +8,7 @@
 //! - A snapshot goes out only when something in it changed.
 
 pub mod clients;
+pub mod filters;
 pub mod groups;
 pub mod host;
 pub mod offsets;
@@ -15,6 +16,7 @@ pub mod topics;
 pub mod version;
 
 mod answer;
+mod bloom;
 mod calls;
 mod delete_topic;
 mod flow;
@@ -38,6 +40,7 @@ use crate::snapshot::{GroupConsumers, Snapshot, Table};
 use crate::work::SendBack;
 use answer::{Asker, Outcome};
 use clients::Clients;
+use filters::FilterBook;
 use flow::Flow;
 use groups::GroupBook;
 use offsets::Offsets;
@@ -216,7 +219,7 @@ pub enum OwnerEvent {
         /// Those that are free for us.
         available: u64,
     },
-    /// Write `consumerOffset.json` now if it is behind: the broker is to stop.
+    /// Write `consumerOffset.json` and `consumerFilter.json` now if they are behind: the broker is to stop.
     Stop,
     /// Once each turn of core 0, after all other events of the turn: timers, and the one journal write of the turn.
     TurnEnd,
@@ -240,6 +243,8 @@ pub enum OwnerFile {
     Groups,
     /// `config/consumerOffset.json`.
     ConsumerOffsets,
+    /// `config/consumerFilter.json`.
+    ConsumerFilters,
     /// `shards/placement.json`.
     Placement,
     /// The live settings that were changed while running, as Java properties.
@@ -368,6 +373,8 @@ pub struct OwnerBoot {
     pub groups: Option<Vec<u8>>,
     /// `consumerOffset.json`.
     pub offsets: Option<Vec<u8>>,
+    /// `consumerFilter.json`.
+    pub filters: Option<Vec<u8>>,
     /// The entries of the offset journal, oldest first.
     pub journal: Vec<Vec<u8>>,
     /// `shards/placement.json`.
@@ -387,6 +394,9 @@ pub struct Owner {
     clients: Clients,
     /// What the snapshot says of `clients`.
     consumers: Table<GroupConsumers>,
+    filters: FilterBook,
+    filters_written_us: u64,
+    filters_writing: Option<u64>,
     offsets: Offsets,
     offsets_version: DataVersion,
     offsets_written_us: u64,
@@ -451,6 +461,10 @@ impl Owner {
             Some(bytes) => Offsets::decode(bytes).map_err(named("consumerOffset.json"))?,
             None => Default::default(),
         };
+        let filters = match &boot.filters {
+            Some(bytes) => FilterBook::decode(bytes, now.wall_ms).map_err(named("consumerFilter.json"))?,
+            None => FilterBook::default(),
+        };
         for entry in &boot.journal {
             offsets.replay(entry);
         }
@@ -468,6 +482,9 @@ impl Owner {
             groups,
             clients: Clients::default(),
             consumers: Table::default(),
+            filters,
+            filters_written_us: now.mono_us,
+            filters_writing: None,
             offsets,
             offsets_version,
             offsets_written_us: now.mono_us,
@@ -504,6 +521,7 @@ impl Owner {
                 if self.offsets_writing.is_none() {
                     self.write_offsets_now(turn);
                 }
+                self.write_filters_now(turn);
             }
             OwnerEvent::TurnEnd => self.turn_end(turn),
         }

@@ -73,6 +73,7 @@ impl World {
             topics: files.get(&OwnerFile::Topics).cloned(),
             groups: files.get(&OwnerFile::Groups).cloned(),
             offsets: files.get(&OwnerFile::ConsumerOffsets).cloned(),
+            filters: files.get(&OwnerFile::ConsumerFilters).cloned(),
             journal: journal.clone(),
             placement,
         };
@@ -911,5 +912,31 @@ proptest! {
                 prop_assert_eq!(snapshot.group(format!("g{t}").as_bytes()).is_some(), groups.contains(&format!("g{t}")));
             }
         }
+    }
+}
+
+#[test]
+fn a_filter_is_checked_before_a_client_starts() {
+    let mut w = World::new(1);
+    let check = |kind: &str, text: &str| {
+        let body = format!(
+            r#"{{"clientId":"c","group":"g","subscriptionData":{{"topic":"t","subString":"{text}","expressionType":"{kind}"}}}}"#
+        );
+        request(RequestCode::CheckClientConfig).with_body(body.into_bytes())
+    };
+    assert_eq!(w.code(check("TAG", "A || B")), 0);
+    assert_eq!(w.code(check("SQL92", "a = 1")), 1, "not allowed");
+    let allow = request(RequestCode::UpdateBrokerConfig).with_body(b"enablePropertyFilter=true".to_vec());
+    assert_eq!(w.code(allow), 0);
+    assert_eq!(w.code(check("", "A")), 0);
+    assert_eq!(w.code(check("SQL92", "a = 1")), 0);
+    for (kind, text, cause) in [
+        ("SQL92", "i > AND (", "found AND at character 5"),
+        ("SQL92", "", "the expression is empty"),
+        ("XPATH", "a", "the expression type XPATH is not known"),
+    ] {
+        let answer = w.ask(1, check(kind, text));
+        assert_eq!(answer.code, 23);
+        assert!(answer.remark.is_some_and(|remark| remark.ends_with(cause)));
     }
 }

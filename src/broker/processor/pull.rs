@@ -128,12 +128,14 @@ pub fn admit(
         group: group.clone(),
         queue_id,
         offset: header.queue_offset,
+        asked_offset: header.queue_offset,
         max_count: header.max_msg_nums.min(settings.max_pull_count as i32),
         max_bytes: settings.max_pull_bytes,
         filter,
         own_filter: header.sys_flag & PULL_SUBSCRIPTION != 0,
         checked_version: snapshot.version,
         suspend_ms,
+        hold_until_us: None,
         reset,
     })
 }
@@ -259,7 +261,10 @@ fn subscribed(subscription: &Arc<Subscription>) -> Option<MessageFilter> {
 }
 
 /// Without `enablePropertyFilter` nothing but tags is a filter.
-fn check_property_filter(kind: &[u8], _: &Snapshot) -> Result<(), (Refusal, i32)> {
+fn check_property_filter(kind: &[u8], snapshot: &Snapshot) -> Result<(), (Refusal, i32)> {
+    if snapshot.settings.property_filter {
+        return Ok(());
+    }
     let kind = String::from_utf8_lossy(kind);
     let remark = format!("The broker does not support consumer to filter message by {kind}");
     Err((Refusal { code: ResponseCode::SystemError.to_i32(), remark }, forbidden::NOT))
