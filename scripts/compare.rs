@@ -131,20 +131,24 @@ fn wanted(a: &Arguments, name: &str) -> bool {
 }
 
 /// A broker under measurement: RingMQ for one round, Java for all rounds of a flush mode.
-enum Side {
+pub enum Side {
+    /// RingMQ.
     Ours(Server),
+    /// The Java broker.
     Theirs(Box<Reference>),
 }
 
 impl Side {
-    fn address(&self) -> SocketAddr {
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
         match self {
             Side::Ours(s) => s.broker,
             Side::Theirs(r) => r.broker,
         }
     }
 
-    fn pid(&self) -> Result<u32> {
+    /// Its process id.
+    pub fn pid(&self) -> Result<u32> {
         match self {
             Side::Ours(s) => s.pid(),
             Side::Theirs(r) => r.pid(),
@@ -394,7 +398,7 @@ fn spread(sorted: &[f64]) -> String {
 }
 
 /// Sorts the figures and gives the one in the middle.
-fn median(figures: &mut [f64]) -> f64 {
+pub fn median(figures: &mut [f64]) -> f64 {
     figures.sort_by(f64::total_cmp);
     figures[figures.len() / 2]
 }
@@ -404,7 +408,7 @@ fn thread_count() -> Result<usize> {
 }
 
 /// What the figures depend on.
-fn machine() -> Result<Value> {
+pub fn machine() -> Result<Value> {
     let line = |file: &str, key: &str| {
         let text = fs::read_to_string(file).unwrap_or_default();
         text.lines().find(|l| l.starts_with(key)).map(|l| l[key.len()..].trim_matches([' ', '\t', ':']).to_string())
@@ -430,7 +434,7 @@ fn machine() -> Result<Value> {
 }
 
 /// User and system time of a process so far.
-fn cpu_seconds(pid: u32) -> Result<f64> {
+pub fn cpu_seconds(pid: u32) -> Result<f64> {
     const TICKS_PER_SECOND: f64 = 100.0;
     let stat = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat"))?;
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();

@@ -6,6 +6,7 @@ mod client;
 mod clock;
 mod compare;
 mod compat;
+mod costs;
 mod interop;
 mod kill;
 mod project;
@@ -55,6 +56,8 @@ enum Task {
     Compat(compat::Arguments),
     /// RingMQ and the Java broker side by side under the same load; results go to perf/results
     Compare(compare::Arguments),
+    /// Processor time of the broker for each kind of message, and of a send against another build
+    Costs(costs::Arguments),
     /// One test server in a folder, for the commands that suites call
     #[command(hide = true)]
     Server {
@@ -92,6 +95,7 @@ fn run(task: Task) -> Result<Option<Report>> {
         Task::Soak(arguments) => Some(soak::run(&arguments)?),
         Task::Compat(arguments) => Some(compat::run(&arguments)?),
         Task::Compare(arguments) => Some(compare::run(&arguments)?),
+        Task::Costs(arguments) => Some(costs::run(&arguments)?),
         Task::Server { verb } => {
             match verb {
                 Verb::Start { folder } => server::start(&folder)?,

@@ -273,7 +273,8 @@ fn bit_set(bits: &[u64]) -> Vec<u8> {
     bytes
 }
 
-fn base64(bytes: &[u8]) -> String {
+/// The standard alphabet, padded.
+pub fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::new();
     for three in bytes.chunks(3) {
