@@ -49,6 +49,8 @@ pub struct BrokerOptions {
     pub offset_flush_interval_ms: u64,
     /// `channelExpiredTimeout`, ms: a client without a heartbeat for this long is dropped.
     pub client_expiry_ms: u64,
+    /// `storeReplyMessageEnable`: replies to requests are stored too.
+    pub store_replies: bool,
     /// Path of the data folder, shown by code 28 and 26.
     pub store_root: String,
     /// Version text of code 28's `brokerVersionDesc` and its ordinal `brokerVersion`.
@@ -86,6 +88,7 @@ impl BrokerOptions {
             revive_queues: 8,
             offset_flush_interval_ms: 5_000,
             client_expiry_ms: 120_000,
+            store_replies: true,
             store_root: String::new(),
             version_name: "V5_4_0".into(),
             version: 493,

@@ -6,6 +6,7 @@
 //! checks stand in `processor`, the shards in `shard_host`, metadata in `owner`: this file decides nothing about them.
 
 mod admit;
+mod reply;
 mod retry;
 
 use crate::config::BrokerOptions;
@@ -201,6 +202,7 @@ impl BrokerCore {
             CoreMessage::Replies(mut batch) => self.answers(cx).deliver(&mut batch),
             CoreMessage::Owner(request) => self.with_owner(cx, |owner, cx, lanes| owner.message(cx, lanes, *request)),
             CoreMessage::Reply { conn, response } => self.owner_reply(cx, conn, &response),
+            CoreMessage::Answer { to, response } => self.answers(cx).reply(&to, &[], |out| response.encode(out)),
             CoreMessage::Resume { ticket, outcome } => self.resume(cx, ticket, outcome),
             CoreMessage::LockState { ticket, locked } => self.lock_state(cx, ticket, locked),
             CoreMessage::SendBack { job, outcome } => {

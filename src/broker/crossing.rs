@@ -66,6 +66,13 @@ pub enum CoreMessage {
         /// The answer.
         response: Box<Command>,
     },
+    /// The owner's answer to a request that was routed to it with its [`ReplyTo`].
+    Answer {
+        /// To where.
+        to: ReplyTo,
+        /// The answer.
+        response: Box<Command>,
+    },
     /// A metadata wait is over: run the parked frame again, or answer it with the refusal.
     Resume {
         /// Which wait.

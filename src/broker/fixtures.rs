@@ -49,6 +49,7 @@ pub fn snapshot(topics: impl IntoIterator<Item = Topic>, groups: impl IntoIterat
         groups: Table::default(),
         consumers: Table::default(),
         resets: Table::default(),
+        forbidden: Arc::default(),
         settings: Arc::new(LiveSettings::default()),
         delays: Arc::default(),
         deleting: Arc::default(),

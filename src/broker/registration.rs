@@ -41,13 +41,15 @@ pub struct RegisteredTopics {
 }
 
 /// What the control thread says to the owner.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControlMessage {
     /// The name servers know this version of the topics, or have failed to take it.
     Registered {
         /// As in `OwnerAction::TopicsChanged`.
         version: u64,
     },
+    /// A name server has order configurations of these topics.
+    OrderTopics(Vec<String>),
 }
 
 type Announcement = Option<(u64, Arc<RegisteredTopics>)>;
@@ -128,7 +130,10 @@ pub async fn run(
         tokio::select! {
             () = &mut stop => break,
             attempt = attempted.recv(), if !servers.is_empty() => {
-                let Some((index, version)) = attempt else { break };
+                let Some(Attempt { index, version, order_topics }) = attempt else { break };
+                if !order_topics.is_empty() {
+                    post(ControlMessage::OrderTopics(order_topics));
+                }
                 versions[index] = version;
                 let all = versions.iter().copied().min().unwrap_or(0);
                 if all > told {
@@ -143,13 +148,21 @@ pub async fn run(
     while tasks.join_next().await.is_some() {}
 }
 
+/// A name server was told a version of the topics, or has failed to take it.
+struct Attempt {
+    index: usize,
+    version: u64,
+    /// Topics that it has order configurations of, as far as it said.
+    order_topics: Vec<String>,
+}
+
 /// The link to one name server.
 struct NameServer {
     index: usize,
     address: String,
     options: Arc<BrokerOptions>,
     topics: watch::Receiver<Announcement>,
-    attempted: mpsc::Sender<(usize, u64)>,
+    attempted: mpsc::Sender<Attempt>,
     stopped: watch::Receiver<bool>,
     connection: Option<TcpStream>,
     /// Said already that it fails.
@@ -168,8 +181,10 @@ impl NameServer {
         while !*stopped.borrow() {
             let Some((version, topics)) = self.topics.borrow_and_update().clone() else { return };
             let outcome = self.register_or_skip(&topics, registered == Some(version)).await;
+            let mut order_topics = Vec::new();
             let wait = match outcome {
-                Ok(()) => {
+                Ok(topics) => {
+                    order_topics = topics;
                     registered = Some(version);
                     pause = FIRST_PAUSE;
                     Duration::from_millis(self.options.register_period_ms)
@@ -183,7 +198,8 @@ impl NameServer {
                     pause
                 }
             };
-            if self.attempted.send((self.index, version)).await.is_err() {
+            let attempt = Attempt { index: self.index, version, order_topics };
+            if self.attempted.send(attempt).await.is_err() {
                 break;
             }
             tokio::select! {
@@ -199,10 +215,11 @@ impl NameServer {
         let _ = timeout(GOODBYE_TIMEOUT, self.unregister()).await;
     }
 
-    /// Registers; a periodic one of the same version may be skipped when the name server says that it knows it.
-    async fn register_or_skip(&mut self, topics: &RegisteredTopics, same: bool) -> io::Result<()> {
+    /// Registers; a periodic one of the same version may be skipped when the name server says that it knows it. Gives the
+    /// topics that the name server has order configurations of.
+    async fn register_or_skip(&mut self, topics: &RegisteredTopics, same: bool) -> io::Result<Vec<String>> {
         if same && !self.options.force_register && !self.is_changed(topics).await? {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let answer = self.exchange(registration(&self.options, topics)).await?;
         if answer.code != ResponseCode::Success.to_i32() {
@@ -212,7 +229,7 @@ impl NameServer {
         if std::mem::take(&mut self.failing) {
             tracing::info!(name_server = self.address, "registered again");
         }
-        Ok(())
+        Ok(order_topics(&answer.body))
     }
 
     /// Asks whether our version differs from the one that the name server has (322).
@@ -252,6 +269,12 @@ impl NameServer {
         let answer = timeout(EXCHANGE_TIMEOUT, exchange).await;
         answer.unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in time")))
     }
+}
+
+/// The topics of the order configurations in the answer to a registration.
+fn order_topics(body: &[u8]) -> Vec<String> {
+    let table = JsonRef::parse(body);
+    table.map(|body| body.get("table").entries().map(|(topic, _)| topic.string()).collect()).unwrap_or_default()
 }
 
 /// Returns when the connection has ended, or holds what nobody asked for; never without one.
@@ -315,4 +338,17 @@ pub fn registration(options: &BrokerOptions, topics: &RegisteredTopics) -> Comma
         .with_field("compressed", false)
         .with_field("bodyCrc32", crc)
         .with_body(body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn order_configurations_come_with_the_answer() {
+        assert_eq!(order_topics(br#"{"table":{"a":"b:4","c":"b:2;d:1"}}"#), ["a", "c"]);
+        for nothing in [&b""[..], b"{}", b"{\"table\":null}", b"[1]", b"x", b"{\"table\":{}}"] {
+            assert_eq!(order_topics(nothing), Vec::<String>::new());
+        }
+    }
 }

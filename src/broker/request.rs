@@ -20,6 +20,8 @@ pub enum Target {
     Record,
     /// 36: checked on the connection's core, read by the shard of the message, stored by that of the retry queue.
     SendBack,
+    /// 324, 325: checked like a send, passed on by the owner, stored by the shard of its queue.
+    Reply,
     /// 12: a gather over all shards.
     QueryByKey,
     /// Metadata, clients and consumer offsets: the owner on core 0.
@@ -62,6 +64,9 @@ requests! {
     SendBack {
         ConsumerSendMsgBack,
     }
+    Reply {
+        SendReplyMessage, SendReplyMessageV2,
+    }
     QueryByKey {
         QueryMessage,
     }
@@ -73,7 +78,7 @@ requests! {
         GetSystemTopicListFromBroker, QueryTopicConsumeByWho, QueryTopicsByConsumer,
         UpdateAndCreateSubscriptiongroup, UpdateAndCreateSubscriptiongroupList,
         GetAllSubscriptiongroupConfig, GetSubscriptiongroupConfig, DeleteSubscriptiongroup,
-        QuerySubscriptionByConsumer,
+        QuerySubscriptionByConsumer, UpdateAndGetGroupForbidden,
         GetConsumerConnectionList, GetProducerConnectionList, GetAllProducerInfo,
         GetConsumeStats, QueryConsumeTimeSpan, CloneGroupOffset, GetAllConsumerOffset,
         InvokeBrokerToResetOffset, InvokeBrokerToGetConsumerStatus,
@@ -93,8 +98,8 @@ requests! {
         GetSystemTopicListFromNs, CleanExpiredConsumequeue, QueryCorrectionOffset, GetUnitTopicList,
         GetHasUnitSubTopicList, GetHasUnitSubUnunitTopicList, ViewBrokerStatsData, CleanUnusedTopic,
         GetBrokerConsumeStats, UpdateNamesrvConfig, GetNamesrvConfig, QueryConsumeQueue, QueryDataVersion,
-        ResumeCheckHalfMessage, SendReplyMessage, SendReplyMessageV2, PushReplyMessageToClient,
-        AddWritePermOfBroker, DeleteExpiredCommitlog, CheckRocksdbCqWriteProgress, ExportRocksdbConfigToJson, UpdateAndGetGroupForbidden,
+        ResumeCheckHalfMessage, PushReplyMessageToClient,
+        AddWritePermOfBroker, DeleteExpiredCommitlog, CheckRocksdbCqWriteProgress, ExportRocksdbConfigToJson,
         RecallMessage, QueryAssignment, SetMessageRequestMode, GetAllMessageRequestMode,
         UpdateAndCreateStaticTopic, GetBrokerMemberGroup, AddBroker, RemoveBroker, BrokerHeartbeat,
         NotifyMinBrokerIdChange, ExchangeBrokerHaInfo, GetBrokerHaStatus, ResetMasterFlushOffset,

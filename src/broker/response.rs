@@ -56,6 +56,8 @@ pub fn stored(
     match &ack.to {
         Waiter::Send(to) => sent(answers, to, ack, identity, code),
         Waiter::Code(to) => answers.reply(to, &[], |out| Command::response(code, to.opaque, to.form).encode(out)),
+        Waiter::Pushed { to, .. } => sent(answers, to, ack, identity, ResponseCode::Success),
+        Waiter::Nobody => {}
         Waiter::Service(ticket) => own.push((*ticket, Ok(stored()))),
         Waiter::Relay { core, shard, ticket } => {
             let (shard, ticket, stored) = (*shard, *ticket, Ok(stored()));
@@ -74,12 +76,22 @@ pub fn not_stored(
 ) {
     match waiter {
         Waiter::Send(to) | Waiter::Code(to) => answers.refuse(to, code, remark),
+        Waiter::Pushed { to, queue_id } => answers.reply(to, &[], |out| pushed(to, *queue_id).encode(out)),
+        Waiter::Nobody => {}
         Waiter::Service(ticket) => own.push((*ticket, Err(remark.to_owned()))),
         Waiter::Relay { core, shard, ticket } => {
             let (shard, ticket, stored) = (*shard, *ticket, Err(remark.to_owned()));
             answers.lanes.post(*core, CoreMessage::Stored { shard, ticket, stored });
         }
     }
+}
+
+/// The answer to a reply that reached its client and is not stored: the numbers are there because clients read them.
+pub fn pushed(to: &ReplyTo, queue_id: u32) -> Command {
+    Command::response(ResponseCode::Success, to.opaque, to.form)
+        .with_field("msgId", 0)
+        .with_field("queueId", queue_id)
+        .with_field("queueOffset", 0)
 }
 
 /// The code for what a pull from `offset` found.

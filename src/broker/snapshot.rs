@@ -30,6 +30,8 @@ pub struct Snapshot {
     pub consumers: Table<GroupConsumers>,
     /// Pending server-side resets by `topic@group`.
     pub resets: Table<Resets>,
+    /// What groups may not do with topics; nearly always empty.
+    pub forbidden: Arc<Forbidden>,
     /// Settings that may change while running.
     pub settings: Arc<LiveSettings>,
     /// What delayed and timed messages follow.
@@ -217,6 +219,18 @@ pub struct PendingReset {
     pub offset: i64,
 }
 
+/// What groups may not do: by group and topic, bits as in permissions.
+pub type Forbidden = BTreeMap<String, BTreeMap<String, i32>>;
+
+/// Bit of [`Forbidden`]: the group may not read the topic.
+pub const FORBIDDEN_READ: i32 = PERM_READ as i32;
+
+/// Whether a group may read a topic, as far as nobody forbade it.
+pub fn is_readable(forbidden: &Forbidden, group: &str, topic: &str) -> bool {
+    let bits = forbidden.get(group).and_then(|topics| topics.get(topic));
+    bits.is_none_or(|bits| bits & FORBIDDEN_READ == 0)
+}
+
 /// The key of `Snapshot::resets` and of Java's offset tables.
 pub fn topic_at_group(topic: &str, group: &str) -> String {
     format!("{topic}@{group}")
@@ -231,6 +245,7 @@ impl Snapshot {
             groups: Table::default(),
             consumers: Table::default(),
             resets: Table::default(),
+            forbidden: Arc::default(),
             settings: Arc::new(LiveSettings::default()),
             delays: Arc::default(),
             deleting: Arc::default(),

@@ -279,6 +279,7 @@ impl Raw {
             revive_queues: self.number("reviveQueueNum") as u32,
             offset_flush_interval_ms: self.number("flushConsumerOffsetInterval"),
             client_expiry_ms: self.number("channelExpiredTimeout"),
+            store_replies: self.flag("storeReplyMessageEnable"),
             live,
             ..BrokerOptions::with_address(SocketAddr::new(ip, listen.port()))
         })

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use broker::CoreMessage;
 use broker::config::BrokerOptions;
-use broker::registration::{self, ControlReceiver};
+use broker::registration::{self, ControlMessage, ControlReceiver};
 use namesrv::{NsFile, NsJob};
 use reactor::CoreHandle;
 use store::ConfigDir;
@@ -180,7 +180,9 @@ async fn run_broker(
     let registration = async {
         receiver.announced().await;
         let post = |message| {
-            let _ = events.send(Event::Registered);
+            if matches!(message, ControlMessage::Registered { .. }) {
+                let _ = events.send(Event::Registered);
+            }
             core.post(CoreMessage::Control(message));
         };
         registration::run(options, receiver, post, stop).await;

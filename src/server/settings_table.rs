@@ -861,7 +861,7 @@ pub const SETTINGS: &[Setting] = &[
         name: "store_replies",
         default: "true",
         kind: Flag,
-        when: Later("request and reply"),
+        when: Restart,
         about: "Store replies too.",
     },
     Setting {

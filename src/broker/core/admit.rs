@@ -62,6 +62,7 @@ impl BrokerCore {
             (Target::Record, _) => self.record(cx, to, frame),
             (Target::QueryByKey, _) => self.query_by_key(cx, to, frame),
             (Target::SendBack, _) => self.send_back(cx, to, frame, asked),
+            (Target::Reply, _) => self.reply_message(cx, to, peer, frame, asked),
             (Target::Owner, _) => self.hand_to_owner(cx, to, peer, frame),
         }
     }

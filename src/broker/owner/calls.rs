@@ -2,7 +2,7 @@
 
 use super::answer::{Asker, Outcome};
 use super::clients::Client;
-use super::{Owner, OwnerAction, Refusal, Then, Turn};
+use super::{Owner, OwnerAction, Refusal, ReplyMessage, Then, Turn};
 use crate::gather::{Gathered, ShardAnswer, ShardAsk};
 use message::PhysicalOffset;
 use message::ids::OffsetMessageId;
@@ -38,11 +38,13 @@ struct Call {
 }
 
 #[derive(Debug)]
-enum AfterCall {
+pub(crate) enum AfterCall {
     /// The client's answer is the answer.
     Pass { asker: Asker, group: String, client_id: String },
     /// One part of a group's status.
     Status { id: u64, client_id: String },
+    /// The client took a reply, or did not.
+    Reply { message: Box<ReplyMessage>, client_id: String },
 }
 
 /// A group's status, collected from its members.
@@ -67,6 +69,11 @@ impl Calls {
     pub fn next_opaque(&mut self) -> i32 {
         self.opaque = self.opaque.wrapping_add(1) & i32::MAX;
         self.opaque
+    }
+
+    /// Whether one more may be open.
+    pub fn has_room(&self) -> bool {
+        self.open.len() < MAX_CALLS
     }
 }
 
@@ -183,6 +190,9 @@ impl Owner {
                 };
                 self.status_part(turn, id, entry);
             }
+            AfterCall::Reply { message, client_id } => {
+                self.reply_ended(turn, &message, &client_id, command.code == ResponseCode::Success.to_i32());
+            }
         }
     }
 
@@ -206,6 +216,7 @@ impl Owner {
                     asker.answer(asker.refuse(&refusal), turn.out);
                 }
                 Some(AfterCall::Status { id, .. }) => self.status_part(turn, id, None),
+                Some(AfterCall::Reply { message, client_id }) => self.reply_ended(turn, &message, &client_id, false),
                 None => {}
             }
         }
@@ -231,7 +242,7 @@ impl Owner {
             let remark = format!("The Consumer <{client_id}> Version <{}> too low to finish", client.version);
             return Err(Refusal::new(ResponseCode::SystemError, remark));
         }
-        if self.calls.open.len() >= MAX_CALLS {
+        if !self.calls.has_room() {
             return Err(Refusal::new(ResponseCode::SystemBusy, "too many requests to clients are open"));
         }
         let conn = client.conn;
@@ -241,7 +252,7 @@ impl Owner {
         Ok(())
     }
 
-    fn call(
+    pub(super) fn call(
         &mut self,
         turn: &mut Turn<'_>,
         conn: ConnectionId,

@@ -164,6 +164,8 @@ type GroupsOf = (Vec<Arc<str>>, Vec<Arc<str>>);
 pub struct Clients {
     groups: BTreeMap<Arc<str>, ConsumerGroup>,
     producers: BTreeMap<Arc<str>, HashMap<ConnectionId, Client, FixedState>>,
+    /// The connection of a producer by its client id: the one that was heard of last, if several say the same.
+    producer_ids: HashMap<Arc<str>, ConnectionId, FixedState>,
     /// What to leave when a connection is gone.
     of_connection: HashMap<ConnectionId, GroupsOf, FixedState>,
 }
@@ -187,6 +189,11 @@ impl Clients {
     /// The producers of a group, ordered by client id; `None` for a group without any.
     pub fn producers(&self, group: &str) -> Option<Vec<&Client>> {
         self.producers.get(group).map(|p| sorted(p.values()))
+    }
+
+    /// The connection of the producer with this client id.
+    pub fn producer_connection(&self, client_id: &str) -> Option<ConnectionId> {
+        self.producer_ids.get(client_id).copied()
     }
 
     /// All producer groups, by name.
@@ -241,6 +248,9 @@ impl Clients {
     /// A heartbeat names this client as producer of a group.
     pub fn producer(&mut self, group: &Arc<str>, client: Client) {
         note(&mut self.of_connection.entry(client.conn).or_default().1, group);
+        if self.producer_ids.get(&client.id) != Some(&client.conn) {
+            self.producer_ids.insert(client.id.clone(), client.conn);
+        }
         self.producers.entry(group.clone()).or_default().insert(client.conn, client);
     }
 
@@ -263,14 +273,18 @@ impl Clients {
 
     /// A producer leaves one group.
     pub fn remove_producer(&mut self, group: &str, conn: ConnectionId) {
+        let mut id = None;
         if let Some(clients) = self.producers.get_mut(group) {
-            clients.remove(&conn);
+            id = clients.remove(&conn).map(|client| client.id);
             if clients.is_empty() {
                 self.producers.remove(group);
             }
         }
         if let Some((_, producer)) = self.of_connection.get_mut(&conn) {
             producer.retain(|g| **g != *group);
+            if let Some(id) = id.filter(|id| producer.is_empty() && self.producer_ids.get(id) == Some(&conn)) {
+                self.producer_ids.remove(&id);
+            }
         }
         self.forget_if_empty(conn);
     }

@@ -438,6 +438,7 @@ impl Owner {
             groups: self.flow.durable_groups.table().clone(),
             consumers: self.consumers.clone(),
             resets: self.offsets.resets().clone(),
+            forbidden: self.flow.durable_groups.forbidden().clone(),
             settings: self.settings.clone(),
             delays: self.delays.clone(),
             deleting: self.deletions.keys().map(|name| name.as_str().into()).collect(),

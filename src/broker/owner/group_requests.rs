@@ -6,7 +6,7 @@ use super::flow::Held;
 use super::groups::{group_from_json, group_json};
 use super::topic_requests::part_of;
 use super::{Owner, OwnerAction, Refusal, Ticket, Turn};
-use crate::snapshot::{Group, MessageModel, Subscription};
+use crate::snapshot::{Group, MessageModel, Subscription, is_readable};
 use message::names;
 use remoting::json::JsonRef;
 use remoting::{Command, Json, ResponseCode};
@@ -88,13 +88,36 @@ impl Owner {
         Ok(Outcome::Later)
     }
 
+    /// 353: forbids or allows a group to read a topic, if it is told which; tells how it is.
+    pub(super) fn group_forbidden(
+        &mut self,
+        turn: &mut Turn<'_>,
+        asker: &Asker,
+        command: &Command,
+    ) -> Result<Outcome, Refusal> {
+        let (group, topic) = (command.ext.text("group")?, command.ext.text("topic")?);
+        names::check_group(group.as_bytes()).map_err(|e| Refusal::parameter(e.group_remark(group.as_bytes())))?;
+        names::check_topic(topic.as_bytes()).map_err(|e| Refusal::parameter(e.topic_remark(topic.as_bytes())))?;
+        let asked = command.ext.boolean("readable");
+        let changed = asked.is_some_and(|yes| self.groups.set_readable(group, topic, yes, turn.now.wall_ms));
+        let readable = is_readable(self.groups.forbidden(), group, topic);
+        let body = Json::bean([("group", group.into()), ("readable", readable.into()), ("topic", topic.into())]);
+        let held = Held::Reply(asker.clone(), asker.json(&body).with_remark(""));
+        if changed {
+            self.flow.groups_changed(Some(held))
+        } else {
+            self.when_known(turn, held)
+        }
+        Ok(Outcome::Later)
+    }
+
     /// 201: all groups, or the part that the header asks for.
     pub(super) fn all_groups(&self, asker: &Asker, command: &Command) -> Result<Outcome, Refusal> {
         let all = self.groups.table().sorted();
         let part = part_of(command, self.groups.version(), "groupSeq", "maxGroupNum", all.len())?;
         let body = Json::bean([
             ("dataVersion", self.groups.version().to_json()),
-            ("forbiddenTable", self.groups.forbidden().clone()),
+            ("forbiddenTable", self.groups.forbidden_json()),
             ("subscriptionGroupTable", self.groups.table_json(&all[part])),
         ]);
         Ok(Outcome::Now(asker.json(&body).with_field("totalGroupNum", all.len())))

@@ -1,7 +1,7 @@
 //! The table of consumer groups and the form of `subscriptionGroup.json`. Pure.
 
 use super::version::DataVersion;
-use crate::snapshot::{Group, Table};
+use crate::snapshot::{FORBIDDEN_READ, Forbidden, Group, Table, is_readable};
 use message::names;
 use remoting::Json;
 use remoting::json::JsonRef;
@@ -24,8 +24,7 @@ const SYSTEM_GROUPS: [&str; 8] = [
 #[derive(Clone, Debug)]
 pub struct GroupBook {
     groups: Table<Group>,
-    /// Java's read bans of a group for a topic; kept as the file has them.
-    forbidden: Json,
+    forbidden: Arc<Forbidden>,
     version: DataVersion,
 }
 
@@ -33,13 +32,16 @@ impl GroupBook {
     /// The table of a file (`None`: a new store), completed by the system groups. Errors: the file is no subscriptionGroup.json.
     pub fn open(file: Option<&[u8]>, now_ms: i64) -> Result<Self, String> {
         let mut book =
-            Self { groups: Table::default(), forbidden: Json::Object(Vec::new()), version: DataVersion::default() };
+            Self { groups: Table::default(), forbidden: Arc::default(), version: DataVersion::default() };
         if let Some(bytes) = file {
             let json = JsonRef::parse(bytes).map_err(|e| e.to_string())?;
             book.version = DataVersion::from_json(json.get("dataVersion"));
-            if json.get("forbiddenTable").is_object() {
-                book.forbidden = Json::from_ref(json.get("forbiddenTable"));
-            }
+            let of_group = |topics: JsonRef<'_>| {
+                let bits = |bits: JsonRef<'_>| bits.as_i32().filter(|bits| *bits > 0);
+                topics.entries().filter_map(|(topic, value)| Some((topic.string(), bits(value)?))).collect()
+            };
+            let forbidden = json.get("forbiddenTable").entries();
+            book.forbidden = Arc::new(forbidden.map(|(group, topics)| (group.string(), of_group(topics))).collect());
             for (_, value) in json.get("subscriptionGroupTable").entries() {
                 let group = group_from_json(value).ok_or("a group without a name")?;
                 book.groups.insert(group.name.clone(), Arc::new(group));
@@ -72,9 +74,32 @@ impl GroupBook {
         self.version
     }
 
-    /// The read bans as `forbiddenTable`.
-    pub fn forbidden(&self) -> &Json {
+    /// What groups may not do with topics.
+    pub fn forbidden(&self) -> &Arc<Forbidden> {
         &self.forbidden
+    }
+
+    /// The same as `forbiddenTable`.
+    pub fn forbidden_json(&self) -> Json {
+        let numbers = |topics: &BTreeMap<String, i32>| Json::map(topics.iter().map(|(t, bits)| (t.clone(), (*bits).into())));
+        Json::map(self.forbidden.iter().map(|(group, topics)| (group.clone(), numbers(topics))))
+    }
+
+    /// Allows a group to read a topic, or forbids it. Returns whether that is a change.
+    pub fn set_readable(&mut self, group: &str, topic: &str, readable: bool, now_ms: i64) -> bool {
+        if is_readable(&self.forbidden, group, topic) == readable {
+            return false;
+        }
+        let forbidden = Arc::make_mut(&mut self.forbidden);
+        let topics = forbidden.entry(group.to_owned()).or_default();
+        let bits = topics.entry(topic.to_owned()).or_default();
+        *bits = if readable { *bits & !FORBIDDEN_READ } else { *bits | FORBIDDEN_READ };
+        topics.retain(|_, bits| *bits != 0);
+        if topics.is_empty() {
+            forbidden.remove(group);
+        }
+        self.version.next(now_ms);
+        true
     }
 
     /// Makes or replaces a group. `Ok(false)`: it is so already. Errors: the remark of a refused name or attribute.
@@ -104,6 +129,9 @@ impl GroupBook {
     /// Removes a group.
     pub fn remove(&mut self, name: &str, now_ms: i64) -> bool {
         let removed = self.groups.remove(name.as_bytes()).is_some();
+        if removed && self.forbidden.contains_key(name) {
+            Arc::make_mut(&mut self.forbidden).remove(name);
+        }
         if removed {
             self.version.next(now_ms);
         }
@@ -114,7 +142,7 @@ impl GroupBook {
     pub fn encode(&self) -> Vec<u8> {
         Json::bean([
             ("dataVersion", self.version.to_json()),
-            ("forbiddenTable", self.forbidden.clone()),
+            ("forbiddenTable", self.forbidden_json()),
             ("subscriptionGroupTable", self.table_json(&self.groups.sorted())),
         ])
         .to_pretty()
@@ -230,7 +258,7 @@ mod tests {
 
     #[test]
     fn the_file_reads_back_with_all_that_java_keeps() {
-        let text = br#"{"dataVersion":{"counter":3,"stateVersion":1,"timestamp":9},"forbiddenTable":{"G":{"T":1}},
+        let text = br#"{"dataVersion":{"counter":3,"stateVersion":1,"timestamp":9},"forbiddenTable":{"G":{"T":5,"U":0}},
             "subscriptionGroupTable":{"G":{"groupName":"G","retryMaxTimes":5,"retryQueueNums":2,"consumeMessageOrderly":true,
             "groupRetryPolicy":{"type":"EXPONENTIAL","exponentialRetryPolicy":{"initial":5}}}}}"#;
         let book = GroupBook::open(Some(text), 100).unwrap();
@@ -245,6 +273,20 @@ mod tests {
         assert_eq!(again.version(), book.version());
         assert_eq!(again.forbidden(), book.forbidden());
         assert!(String::from_utf8(book.encode()).unwrap().contains("EXPONENTIAL"));
+        assert!(!is_readable(again.forbidden(), "G", "T") && is_readable(again.forbidden(), "G", "U"));
+    }
+
+    #[test]
+    fn a_group_can_be_kept_from_a_topic() {
+        let mut book = GroupBook::open(None, 1).unwrap();
+        assert!(!book.set_readable("g", "t", true, 1), "it may read");
+        assert!(book.set_readable("g", "t", false, 1) && book.set_readable("g", "u", false, 1));
+        assert!(!book.set_readable("g", "t", false, 1));
+        assert!(!is_readable(book.forbidden(), "g", "t") && is_readable(book.forbidden(), "h", "t"));
+        assert!(book.set_readable("g", "t", true, 1));
+        assert!(is_readable(book.forbidden(), "g", "t") && !is_readable(book.forbidden(), "g", "u"), "each topic alone");
+        assert!(book.set_readable("g", "u", true, 1));
+        assert!(book.forbidden().is_empty());
     }
 
     #[test]

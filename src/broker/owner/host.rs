@@ -106,8 +106,11 @@ impl OwnerHost {
 
     /// The control thread says something.
     pub fn control(&mut self, cx: &mut Context<CoreMessage>, lanes: &mut Lanes, message: ControlMessage) {
-        let ControlMessage::Registered { version } = message;
-        self.step(cx, lanes, OwnerEvent::Registered { version });
+        let event = match message {
+            ControlMessage::Registered { version } => OwnerEvent::Registered { version },
+            ControlMessage::OrderTopics(topics) => OwnerEvent::OrderTopics(topics),
+        };
+        self.step(cx, lanes, event);
     }
 
     /// A core holds a snapshot.
@@ -179,6 +182,12 @@ impl OwnerHost {
                 lanes.post(conn.core, CoreMessage::Reply { conn, response });
             }
             OwnerAction::Resume { ticket, outcome } => lanes.post(ticket.core, CoreMessage::Resume { ticket, outcome }),
+            OwnerAction::Answer { to, response } => {
+                lanes.post(to.conn.core, CoreMessage::Answer { to, response: Box::new(response) });
+            }
+            OwnerAction::Put { shard, record, waiter } => {
+                lanes.post(core_of(shard, self.cores), CoreMessage::Record { shard, record, waiter });
+            }
             OwnerAction::LockState { ticket, locked } => {
                 lanes.post(ticket.core, CoreMessage::LockState { ticket, locked });
             }

@@ -25,6 +25,7 @@ mod heartbeat;
 mod locks;
 mod offset_requests;
 mod queues;
+mod replies;
 mod reset_offset;
 mod runtime_info;
 mod settings;
@@ -32,10 +33,12 @@ mod statistics;
 mod topic_requests;
 
 pub use host::{BootError, OwnerHost};
+pub use replies::ReplyMessage;
 
 use crate::config::{BrokerOptions, DelayRules, LiveSettings};
-use crate::crossing::ReplyTo;
+use crate::crossing::{OwnedRecord, ReplyTo};
 use crate::gather::{Gathered, Gathers, ShardAnswer, ShardAsk};
+use crate::services::Waiter;
 use crate::snapshot::{GroupConsumers, Snapshot, Table};
 use crate::work::SendBack;
 use answer::{Asker, Outcome};
@@ -108,6 +111,8 @@ pub enum OwnerRequest {
         /// Its system flag, if it is made.
         topic_sys_flag: i32,
     },
+    /// A reply to a request (324, 325).
+    Reply(Box<ReplyMessage>),
     /// A client sends a retry itself: whether its group holds a queue lock. Answered by `LockState`.
     QueryLock {
         /// What waits.
@@ -212,6 +217,8 @@ pub enum OwnerEvent {
         /// The version in `OwnerAction::TopicsChanged`.
         version: u64,
     },
+    /// A name server has order configurations of these topics.
+    OrderTopics(Vec<String>),
     /// Bytes of the data folder's disk.
     Space {
         /// All of them.
@@ -289,6 +296,22 @@ pub enum OwnerAction {
         ticket: Ticket,
         /// Whether it can go on.
         outcome: Result<(), Refusal>,
+    },
+    /// Send the answer of a request that was routed to the owner with its [`ReplyTo`].
+    Answer {
+        /// To where.
+        to: ReplyTo,
+        /// The answer.
+        response: Command,
+    },
+    /// Store a record.
+    Put {
+        /// The shard of its queue.
+        shard: ShardId,
+        /// The record.
+        record: Box<OwnedRecord>,
+        /// Who is told.
+        waiter: Waiter,
     },
     /// Run the parked retry of a client again.
     LockState {
@@ -406,6 +429,8 @@ pub struct Owner {
     deletions: BTreeMap<String, delete_topic::Deletion>,
     calls: calls::Calls,
     locks: locks::Locks,
+    /// Bytes of the replies that wait for clients.
+    reply_bytes: usize,
     rates: runtime_info::Rates,
     clients_checked_us: u64,
     next_token: u64,
@@ -493,6 +518,7 @@ impl Owner {
             deletions: BTreeMap::new(),
             calls: calls::Calls::default(),
             locks: locks::Locks::default(),
+            reply_bytes: 0,
             rates: runtime_info::Rates::new(now),
             clients_checked_us: now.mono_us,
             next_token: 0,
@@ -516,6 +542,11 @@ impl Owner {
             OwnerEvent::Persisted { token, result } => self.persisted(turn, token, result),
             OwnerEvent::Journaled(result) => self.journaled(turn, result),
             OwnerEvent::Registered { version } => self.registered(turn, version),
+            OwnerEvent::OrderTopics(topics) => {
+                if self.topics.mark_ordered(&topics, turn.now.wall_ms) {
+                    self.flow.topics_changed(None);
+                }
+            }
             OwnerEvent::Space { total, available } => self.rates.set_space(total, available),
             OwnerEvent::Stop => {
                 if self.offsets_writing.is_none() {
@@ -532,6 +563,7 @@ impl Owner {
             OwnerRequest::Request { origin, command } => self.command(turn, origin, &command),
             OwnerRequest::EnsureTopic { .. } => self.ensure_topic(turn, request),
             OwnerRequest::EnsureRetryTopic { .. } => self.ensure_named_retry_topic(turn, request),
+            OwnerRequest::Reply(message) => self.push_reply(turn, message),
             OwnerRequest::QueryLock { ticket, group } => {
                 let locked = self.locks.is_held(turn.now, &group);
                 turn.out.push(OwnerAction::LockState { ticket, locked });
@@ -586,6 +618,7 @@ impl Owner {
             C::GetAllSubscriptiongroupConfig => self.all_groups(asker, command),
             C::DeleteSubscriptiongroup => self.delete_group(turn, asker, command),
             C::GetSubscriptiongroupConfig => self.group_config(asker, command),
+            C::UpdateAndGetGroupForbidden => self.group_forbidden(turn, asker, command),
             C::GetConsumerConnectionList => self.consumer_connections(asker, command),
             C::GetProducerConnectionList => self.producer_connections(asker, command),
             C::GetAllProducerInfo => Ok(self.all_producers(asker)),

@@ -22,6 +22,7 @@ struct World {
     pushes: Vec<(ConnectionId, Command)>,
     resumes: Vec<(Ticket, Result<(), Refusal>)>,
     lock_states: Vec<(Ticket, bool)>,
+    puts: Vec<(Box<OwnedRecord>, Waiter)>,
     send_backs: Vec<(SendBack, Result<(), Refusal>)>,
     snapshots: Vec<Arc<Snapshot>>,
     announced: Vec<u64>,
@@ -91,6 +92,7 @@ impl World {
             pushes: Vec::new(),
             resumes: Vec::new(),
             lock_states: Vec::new(),
+            puts: Vec::new(),
             send_backs: Vec::new(),
             snapshots: Vec::new(),
             announced: Vec::new(),
@@ -139,6 +141,8 @@ impl World {
             OwnerAction::Reply { origin, response } => self.replies.push((origin.conn, response)),
             OwnerAction::Push { conn, command } => self.pushes.push((conn, command)),
             OwnerAction::Resume { ticket, outcome } => self.resumes.push((ticket, outcome)),
+            OwnerAction::Answer { to, response } => self.replies.push((to.conn, response)),
+            OwnerAction::Put { record, waiter, .. } => self.puts.push((record, waiter)),
             OwnerAction::LockState { ticket, locked } => self.lock_states.push((ticket, locked)),
             OwnerAction::SendBack { job, outcome } => self.send_backs.push((job.work, outcome)),
             OwnerAction::Publish(snapshot) => {
@@ -558,6 +562,49 @@ fn a_group_is_locked_until_its_last_lock_is_over() {
     assert_eq!(w.code(lock), 0);
     assert!(locked(&mut w, 59));
     assert!(!locked(&mut w, 1));
+}
+
+#[test]
+fn a_group_can_be_forbidden_to_read_a_topic() {
+    let mut w = World::new(1);
+    w.code(make_group("g"));
+    let ask = |w: &mut World, readable: Option<bool>| {
+        let request = request(RequestCode::UpdateAndGetGroupForbidden)
+            .with_field("group", "g")
+            .with_field("topic", "T")
+            .with_optional("readable", readable);
+        let answer = w.ask(1, request);
+        assert_eq!((answer.code, answer.remark.as_deref()), (0, Some("")));
+        let body = JsonRef::parse(&answer.body).unwrap();
+        assert_eq!((body.get("group").string(), body.get("topic").string()), ("g".into(), "T".into()));
+        body.get("readable").as_bool()
+    };
+    assert_eq!(ask(&mut w, None), Some(true));
+    assert_eq!(ask(&mut w, Some(false)), Some(false));
+    let mut w = w.restart(true);
+    assert_eq!(ask(&mut w, None), Some(false));
+    assert!(!crate::snapshot::is_readable(&w.snapshots.last().unwrap().forbidden, "g", "T"));
+    assert_eq!(ask(&mut w, Some(true)), Some(true));
+    assert_eq!(ask(&mut w, Some(false)), Some(false));
+    assert_eq!(w.code(request(RequestCode::DeleteSubscriptiongroup).with_field("groupName", "g")), 0);
+    assert_eq!(ask(&mut w, None), Some(true), "a group that is made anew starts without it");
+    let bad = request(RequestCode::UpdateAndGetGroupForbidden).with_field("group", "bad group").with_field("topic", "T");
+    assert_eq!(w.code(bad), 29);
+}
+
+#[test]
+fn topics_with_an_order_configuration_become_ordered() {
+    let mut w = World::new(1);
+    w.create("T", 2);
+    let before = w.snapshots.len();
+    for _ in 0..2 {
+        w.event(OwnerEvent::OrderTopics(vec!["T".into(), "absent".into()]));
+        w.turn(0);
+    }
+    assert_eq!(w.snapshots.len(), before + 1, "once");
+    assert!(w.snapshots.last().unwrap().topic(b"T").unwrap().order);
+    assert!(w.snapshots.last().unwrap().topic(b"absent").is_none());
+    assert!(w.restart(true).snapshots.last().unwrap().topic(b"T").unwrap().order);
 }
 
 #[test]

@@ -188,6 +188,22 @@ impl TopicBook {
         true
     }
 
+    /// Marks topics as ordered; names without a topic are passed over. Returns whether one was not.
+    pub fn mark_ordered(&mut self, names: &[String], now_ms: i64) -> bool {
+        let mut changed = false;
+        for name in names {
+            if let Some(topic) = self.get(name).filter(|topic| !topic.order) {
+                let ordered = Topic { order: true, ..(**topic).clone() };
+                self.topics.insert(ordered.name.clone(), Arc::new(ordered));
+                changed = true;
+            }
+        }
+        if changed {
+            self.version.next(now_ms);
+        }
+        changed
+    }
+
     /// A send names an unknown topic: makes it after the default topic's example. `false`: it cannot be.
     pub fn create_by_send(
         &mut self,

@@ -8,5 +8,6 @@ pub mod pull;
 pub mod query;
 pub mod queue;
 pub mod recall;
+pub mod reply;
 pub mod send;
 pub mod send_back;

@@ -2,7 +2,7 @@
 
 use crate::filter::Compiled;
 use crate::owner::Refusal;
-use crate::snapshot::{MessageModel, PERM_READ, Snapshot, Subscription};
+use crate::snapshot::{MessageModel, PERM_READ, Snapshot, Subscription, is_readable};
 use crate::work::{MessageFilter, PullWork, is_tag_kind};
 use message::sys_flag::{PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND};
 use remoting::ResponseCode;
@@ -56,6 +56,7 @@ mod forbidden {
     pub const GROUP: i32 = 2;
     pub const TOPIC: i32 = 3;
     pub const BROADCASTING: i32 = 4;
+    pub const SUBSCRIPTION: i32 = 5;
 }
 
 /// Whether the header asks to commit an offset.
@@ -184,7 +185,24 @@ pub fn check_again(work: &PullWork, snapshot: &Snapshot) -> Result<(), (Refusal,
         let remark = format!("subscription group no permission, {}", work.group.name);
         return refuse(ResponseCode::NoPermission, forbidden::GROUP, remark);
     }
-    Ok(())
+    let (group, topic) = (work.group.name.as_bytes(), work.topic.name.as_bytes());
+    match read_forbidden(snapshot, group, topic).filter(|_| !work.own_filter) {
+        Some(refusal) => Err(refusal),
+        None => Ok(()),
+    }
+}
+
+/// The refusal of a group that is kept from a topic. Costs nothing while no group is.
+fn read_forbidden(snapshot: &Snapshot, group: &[u8], topic: &[u8]) -> Option<(Refusal, i32)> {
+    if snapshot.forbidden.is_empty() {
+        return None;
+    }
+    let (group, topic) = (String::from_utf8_lossy(group), String::from_utf8_lossy(topic));
+    if is_readable(&snapshot.forbidden, &group, &topic) {
+        return None;
+    }
+    let remark = format!("the consumer group[{group}] is forbidden for topic[{topic}]");
+    Some((Refusal::new(ResponseCode::NoPermission, remark), forbidden::SUBSCRIPTION))
 }
 
 /// The filter of a pull: of its own text, or of its group's heartbeats.
@@ -207,6 +225,9 @@ fn filter(
         let group = String::from_utf8_lossy(header.group);
         let remark = format!("the consumer group[{group}] can not consume by broadcast way");
         return refuse(ResponseCode::NoPermission, forbidden::BROADCASTING, remark);
+    }
+    if let Some(refusal) = read_forbidden(snapshot, header.group, header.topic) {
+        return Err(refusal);
     }
     let Some(subscription) = consumers.subscription(header.topic) else {
         let remark = "the consumer's subscription not exist".into();

@@ -34,6 +34,16 @@ pub enum Waiter {
     Send(ReplyTo),
     /// A client, with a code and nothing else.
     Code(ReplyTo),
+    /// A client whose reply reached who asked: all fields of a send's answer; it is told success also when the record is not
+    /// stored.
+    Pushed {
+        /// The client.
+        to: ReplyTo,
+        /// The queue of the record.
+        queue_id: u32,
+    },
+    /// Nobody: the client was answered before.
+    Nobody,
     /// A service of this shard: when the record is written, and under SYNC_FLUSH durable.
     Service(ServiceTicket),
     /// A service of another shard: when the record is durable.

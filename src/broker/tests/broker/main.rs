@@ -1,6 +1,7 @@
 //! The broker as a whole, without sockets: requests in, answers out, on one core and across two.
 
 mod filters;
+mod reply;
 mod retry;
 mod world;
 
