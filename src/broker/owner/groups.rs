@@ -31,8 +31,7 @@ pub struct GroupBook {
 impl GroupBook {
     /// The table of a file (`None`: a new store), completed by the system groups. Errors: the file is no subscriptionGroup.json.
     pub fn open(file: Option<&[u8]>, now_ms: i64) -> Result<Self, String> {
-        let mut book =
-            Self { groups: Table::default(), forbidden: Arc::default(), version: DataVersion::default() };
+        let mut book = Self { groups: Table::default(), forbidden: Arc::default(), version: DataVersion::default() };
         if let Some(bytes) = file {
             let json = JsonRef::parse(bytes).map_err(|e| e.to_string())?;
             book.version = DataVersion::from_json(json.get("dataVersion"));
@@ -81,7 +80,8 @@ impl GroupBook {
 
     /// The same as `forbiddenTable`.
     pub fn forbidden_json(&self) -> Json {
-        let numbers = |topics: &BTreeMap<String, i32>| Json::map(topics.iter().map(|(t, bits)| (t.clone(), (*bits).into())));
+        let numbers =
+            |topics: &BTreeMap<String, i32>| Json::map(topics.iter().map(|(t, bits)| (t.clone(), Json::from(*bits))));
         Json::map(self.forbidden.iter().map(|(group, topics)| (group.clone(), numbers(topics))))
     }
 
@@ -284,7 +284,10 @@ mod tests {
         assert!(!book.set_readable("g", "t", false, 1));
         assert!(!is_readable(book.forbidden(), "g", "t") && is_readable(book.forbidden(), "h", "t"));
         assert!(book.set_readable("g", "t", true, 1));
-        assert!(is_readable(book.forbidden(), "g", "t") && !is_readable(book.forbidden(), "g", "u"), "each topic alone");
+        assert!(
+            is_readable(book.forbidden(), "g", "t") && !is_readable(book.forbidden(), "g", "u"),
+            "each topic alone"
+        );
         assert!(book.set_readable("g", "u", true, 1));
         assert!(book.forbidden().is_empty());
     }

@@ -588,7 +588,8 @@ fn a_group_can_be_forbidden_to_read_a_topic() {
     assert_eq!(ask(&mut w, Some(false)), Some(false));
     assert_eq!(w.code(request(RequestCode::DeleteSubscriptiongroup).with_field("groupName", "g")), 0);
     assert_eq!(ask(&mut w, None), Some(true), "a group that is made anew starts without it");
-    let bad = request(RequestCode::UpdateAndGetGroupForbidden).with_field("group", "bad group").with_field("topic", "T");
+    let bad =
+        request(RequestCode::UpdateAndGetGroupForbidden).with_field("group", "bad group").with_field("topic", "T");
     assert_eq!(w.code(bad), 29);
 }
 

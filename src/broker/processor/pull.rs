@@ -378,6 +378,16 @@ mod tests {
         ] {
             assert_eq!(outcome(&header, &all, asked), expected, "{header:?}");
         }
+        let forbidden =
+            BTreeMap::from([("g".to_owned(), BTreeMap::from([("t".to_owned(), 4), ("sql".to_owned(), 2)]))]);
+        let kept = Snapshot { forbidden: Arc::new(forbidden), ..all.clone() };
+        assert_eq!(outcome(&from(b"g", b"t", 0, 0), &kept, false), (16, 5));
+        assert_eq!(
+            outcome(&from(b"g", b"t", 0, OWN), &kept, false),
+            (0, 0),
+            "as in Java, only by the group's heartbeats"
+        );
+        assert_eq!(outcome(&from(b"g", b"sql", 0, 0), &kept, false), (1, 0), "not about reading");
         for (settings, lite, expected) in [
             (LiveSettings { broker_permission: 2, ..LiveSettings::default() }, false, (16, 1)),
             (LiveSettings { lite_pull: false, ..LiveSettings::default() }, true, (16, 1)),

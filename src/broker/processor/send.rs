@@ -163,22 +163,16 @@ pub fn asks<'a>(pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Result<Ask
     let mut asks = Asks::default();
     for (key, value) in pairs {
         // All names in question start with one of these; nearly all others do not.
-        if !matches!(key.first(), Some(b'T' | b'D' | b'I')) {
+        if !matches!(key.first(), Some(b'T' | b'D')) {
             continue;
         }
         match key {
             name::TRANSACTION_PREPARED if value.eq_ignore_ascii_case(b"true") => return Err(transaction()),
             name::DELAY | name::TIMER_DELAY_SEC | name::TIMER_DELAY_MS | name::TIMER_DELIVER_MS => asks.delay = true,
-            name::INNER_MULTI_DISPATCH => return Err(unsupported("multi-dispatch")),
             _ => {}
         }
     }
     Ok(asks)
-}
-
-fn unsupported(what: &str) -> Refusal {
-    let remark = format!("the message is illegal: {what} is not supported by this broker");
-    Refusal { code: ResponseCode::MessageIllegal.to_i32(), remark }
 }
 
 /// Properties that a batch, or a member of one, cannot have: members are stored as they are, so that it would be forgotten.
@@ -189,7 +183,7 @@ fn unsupported(what: &str) -> Refusal {
 pub fn check_batch<'a>(pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Result<(), Refusal> {
     for (key, value) in pairs {
         // All names in question start with one of these; nearly all others do not.
-        if !matches!(key.first(), Some(b'T' | b'D' | b'I')) {
+        if !matches!(key.first(), Some(b'T' | b'D')) {
             continue;
         }
         let illegal = |what: &str| {
@@ -206,7 +200,6 @@ pub fn check_batch<'a>(pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Res
             name::TIMER_DELAY_SEC | name::TIMER_DELAY_MS | name::TIMER_DELIVER_MS | name::TIMER_DELETE_UNIQUE_KEY => {
                 return illegal("a timer");
             }
-            name::INNER_MULTI_DISPATCH => return illegal("multi-dispatch"),
             _ => {}
         }
     }
@@ -316,7 +309,11 @@ mod tests {
         }
         assert_eq!(asked("TAGS\x01DELAY\x02TIMER_OUT_MS\x011\x02TRAN_MSG\x01no\x02"), Ok(Asks::default()));
         assert_eq!(asked("TRAN_MSG\x01True\x02"), Err(16));
-        assert_eq!(asked("INNER_MULTI_DISPATCH\x01%LMQ%a\x02"), Err(13));
+        assert_eq!(
+            asked("INNER_MULTI_DISPATCH\x01%LMQ%a\x02"),
+            Ok(Asks::default()),
+            "means nothing: there are no light queues"
+        );
         for (text, expected) in [
             ("TRAN_MSG\x01true\x02", Err(16)),
             ("TRAN_MSG\x01false\x02", Ok(())),
@@ -327,7 +324,7 @@ mod tests {
             ("TIMER_DELAY_MS\x011\x02", Err(13)),
             ("TIMER_DELAY_SEC\x011\x02", Err(13)),
             ("TIMER_DELIVER_MS\x011\x02", Err(13)),
-            ("INNER_MULTI_DISPATCH\x01%LMQ%a\x02", Err(13)),
+            ("INNER_MULTI_DISPATCH\x01%LMQ%a\x02", Ok(())),
             ("TAGS\x01DELAY\x02KEYS\x01TRAN_MSG\x02", Ok(())),
         ] {
             assert_eq!(check_batch(pairs(text.as_bytes())).map_err(|refusal| refusal.code), expected, "{text:?}");
