@@ -158,6 +158,8 @@ fn value<'a>(node: &'a Node, values: &[Option<&'a [u8]>]) -> Evaluated<'a> {
         }
         Node::Between(outside, operands) => between(*outside, operands, values)?,
         Node::IsNull(operand) => Value::Bool(matches!(value(operand, values)?, Value::Null)),
+        // No text holds the empty one, with NOT as without, and nothing else is asked.
+        Node::Search(search) if search.text.is_empty() => Value::Bool(false),
         Node::Search(search) => Value::Bool(search.finds(value(&search.operand, values)?)),
         Node::In(list) => match property(list.property) {
             Some(text) => Value::Bool(list.texts.binary_search_by(|one| (**one).cmp(text)).is_ok() != list.not),
@@ -291,12 +293,9 @@ impl Constant {
 }
 
 impl Search {
-    /// Nothing but a text holds a text, and none holds the empty one, with NOT as without.
+    /// Nothing but a text holds a text or does not.
     fn finds(&self, operand: Value<'_>) -> bool {
         let Value::Text(text) = operand else { return false };
-        if self.text.is_empty() {
-            return false;
-        }
         let found = match self.place {
             Place::Anywhere => memchr::memmem::find(text, &self.text).is_some(),
             Place::Start => text.starts_with(&self.text),

@@ -142,17 +142,20 @@ impl<'a> Lexer<'a> {
         }
     }
 
+    /// The longest text in quotes: a doubled quote goes on, unless no quote closes what comes after it.
     fn quoted(&self, rest: &'a str) -> Result<(Token<'a>, usize), FilterError> {
         let bytes = rest.as_bytes();
         let mut at = 1;
+        let mut closed = None;
         while let Some(step) = memchr::memchr(b'\'', &bytes[at..]) {
             at += step;
+            closed = Some((Token::Text(&rest[1..at]), at + 1));
             if bytes.get(at + 1) != Some(&b'\'') {
-                return Ok((Token::Text(&rest[1..at]), at + 1));
+                break;
             }
             at += 2;
         }
-        Err(error(self.text, self.at, "a text without its closing quote"))
+        closed.ok_or_else(|| error(self.text, self.at, "a text without its closing quote"))
     }
 }
 

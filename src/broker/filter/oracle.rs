@@ -138,8 +138,9 @@ impl Tree {
             Self::Between(true, value, low, high) => {
                 known(either(order("<", value, low, message)?, || order(">", value, high, message))?)
             }
+            Self::Search(_, _, _, "") => Found::Truth(false),
             Self::Search(not, how, tree, wanted) => Found::Truth(match tree.find(message)? {
-                Found::Text(at) if !wanted.is_empty() => {
+                Found::Text(at) => {
                     let text = TEXTS[at].text;
                     let found = match *how {
                         "CONTAINS" => text.contains(wanted),

@@ -69,4 +69,10 @@ mod tests {
             assert_eq!(murmur3_128(text.as_bytes()), hash, "{text}");
         }
     }
+
+    #[test]
+    fn positions_are_those_of_java() {
+        assert_eq!(positions("g", "t"), [22, 87, 58]);
+        assert_eq!(positions("%x|y_group", "t"), [90, 58, 48]);
+    }
 }

@@ -1,5 +1,5 @@
-//! The metadata owner, on core 0: topics, groups, connected clients, consumer offsets and the live settings. A pure step machine:
-//! events in, actions out; it reads no clock, does no I/O and holds no connection.
+//! The metadata owner, on core 0: topics, groups, connected clients with their filters, consumer offsets and the live settings. A
+//! pure step machine: events in, actions out; it reads no clock, does no I/O and holds no connection.
 //!
 //! Invariants:
 //! - A change of topics or groups is on disk before a snapshot shows it and acknowledged by every core before it is answered.
