@@ -179,6 +179,12 @@ pub struct LiveSettings {
     pub lite_pull: bool,
     /// `rejectTransactionMessage`.
     pub reject_transactions: bool,
+    /// `transactionTimeOut`: age of a half message before its first check, ms.
+    pub transaction_timeout_ms: u32,
+    /// `transactionCheckInterval`, ms.
+    pub transaction_check_interval_ms: u32,
+    /// `transactionCheckMax`: checks before a half message is given up.
+    pub transaction_check_max: u32,
     /// `traceOn`: told to producers as TRACE_ON.
     pub trace_on: bool,
     /// `defaultQueryMaxNum`: most messages of a query by key.
@@ -206,6 +212,9 @@ impl Default for LiveSettings {
             property_filter: false,
             lite_pull: true,
             reject_transactions: false,
+            transaction_timeout_ms: 6_000,
+            transaction_check_interval_ms: 30_000,
+            transaction_check_max: 15,
             trace_on: true,
             query_max: 32,
             file_reserved_hours: 72,
@@ -272,6 +281,9 @@ pub const LIVE_KEYS: &[LiveKey] = &[
     flag!("enablePropertyFilter", property_filter),
     flag!("litePullMessageEnable", lite_pull),
     flag!("rejectTransactionMessage", reject_transactions),
+    number!("transactionTimeOut", transaction_timeout_ms, 1, u32::MAX),
+    number!("transactionCheckInterval", transaction_check_interval_ms, 1, u32::MAX),
+    number!("transactionCheckMax", transaction_check_max, 1, 1_000_000),
     flag!("traceOn", trace_on),
     number!("defaultQueryMaxNum", query_max, 1, 1024),
     number!("fileReservedTime", file_reserved_hours, 1, 1_000_000),

@@ -126,6 +126,7 @@ impl BrokerCore {
         let identity = SendIdentity {
             id_prefix: OffsetIdPrefix::new(options.address),
             region: options.region_id.as_bytes().into(),
+            broker: options.broker_name.as_str().into(),
             trace_on: parts.snapshot.settings.trace_on,
         };
         let salt = u32::from(parts.core.0) << 16 | std::process::id() >> 16;
@@ -236,6 +237,10 @@ impl BrokerCore {
             CoreMessage::Stored { shard, ticket, stored } => {
                 let (host, mut answers) = self.parts(cx);
                 host.stored_elsewhere(&mut answers, shard, ticket, stored);
+            }
+            CoreMessage::Producer { shard, half, conn } => {
+                let (host, mut answers) = self.parts(cx);
+                host.producer_found(&mut answers, shard, half, conn);
             }
             CoreMessage::Control(control) => self.with_owner(cx, |owner, cx, lanes| owner.control(cx, lanes, control)),
             CoreMessage::Host(_) => {}

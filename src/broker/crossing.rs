@@ -150,6 +150,15 @@ pub enum CoreMessage {
         /// Where it lies.
         stored: Result<Stored, String>,
     },
+    /// The owner's answer to a shard that looks for a producer to ask about a half message.
+    Producer {
+        /// The shard.
+        shard: ShardId,
+        /// The queue offset of the half.
+        half: u64,
+        /// The producer's connection; `None`: the group has none.
+        conn: Option<ConnectionId>,
+    },
     /// From the control thread (core 0 only).
     Control(ControlMessage),
     /// For another service of the process (the name server); the broker ignores it.

@@ -24,6 +24,8 @@ pub enum Target {
     Reply,
     /// 12: a gather over all shards.
     QueryByKey,
+    /// 37, 323: checked on the connection's core, carried out by the transactions of a half message's shard.
+    Transaction,
     /// Metadata, clients and consumer offsets: the owner on core 0.
     Owner,
     /// Nobody: answered with code 3.
@@ -70,6 +72,9 @@ requests! {
     QueryByKey {
         QueryMessage,
     }
+    Transaction {
+        EndTransaction, ResumeCheckHalfMessage,
+    }
     Owner {
         QueryConsumerOffset, UpdateConsumerOffset,
         HeartBeat, UnregisterClient, GetConsumerListByGroup, CheckClientConfig, LockBatchMq, UnlockBatchMq,
@@ -88,7 +93,7 @@ requests! {
     // Of later issues, of other servers, or of nobody.
     NotServed {
         QueryBrokerOffset, GetTopicConfigList, GetTopicNameList, TriggerDeleteFiles,
-        EndTransaction, CheckTransactionState, NotifyConsumerIdsChanged,
+        CheckTransactionState, NotifyConsumerIdsChanged,
         GetAllDelayOffset, GetClientConfig, GetTimerCheckPoint, GetTimerMetrics, PutKvConfig, GetKvConfig,
         DeleteKvConfig, RegisterBroker, UnregisterBroker, GetRouteinfoByTopic, GetBrokerClusterInfo,
         WipeWritePermOfBroker, GetAllTopicListFromNameserver, SuspendConsumer, ResumeConsumer,
@@ -98,7 +103,7 @@ requests! {
         GetSystemTopicListFromNs, CleanExpiredConsumequeue, QueryCorrectionOffset, GetUnitTopicList,
         GetHasUnitSubTopicList, GetHasUnitSubUnunitTopicList, ViewBrokerStatsData, CleanUnusedTopic,
         GetBrokerConsumeStats, UpdateNamesrvConfig, GetNamesrvConfig, QueryConsumeQueue, QueryDataVersion,
-        ResumeCheckHalfMessage, PushReplyMessageToClient,
+        PushReplyMessageToClient,
         AddWritePermOfBroker, DeleteExpiredCommitlog, CheckRocksdbCqWriteProgress, ExportRocksdbConfigToJson,
         RecallMessage, QueryAssignment, SetMessageRequestMode, GetAllMessageRequestMode,
         UpdateAndCreateStaticTopic, GetBrokerMemberGroup, AddBroker, RemoveBroker, BrokerHeartbeat,

@@ -23,6 +23,8 @@ pub struct SendIdentity {
     pub id_prefix: OffsetIdPrefix,
     /// `regionId`.
     pub region: Box<[u8]>,
+    /// `brokerName`.
+    pub broker: Box<str>,
     /// `traceOn`.
     pub trace_on: bool,
 }

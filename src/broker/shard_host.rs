@@ -601,7 +601,7 @@ fn below_all(bounds: Option<Bounds>) -> Pulled {
 }
 
 /// The code and text for an append that the store does not take.
-fn append_refusal(error: &AppendError) -> (ResponseCode, String) {
+pub(crate) fn append_refusal(error: &AppendError) -> (ResponseCode, String) {
     let code = match error {
         AppendError::Illegal(_) => ResponseCode::MessageIllegal,
         AppendError::NoSpace | AppendError::ReadOnly(_) => ResponseCode::ServiceNotAvailable,

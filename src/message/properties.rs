@@ -54,6 +54,10 @@ pub mod name {
     pub const INNER_NUM: &[u8] = b"INNER_NUM";
     /// Transaction id.
     pub const TRANSACTION_ID: &[u8] = b"__transactionId__";
+    /// How often a half message was checked.
+    pub const TRANSACTION_CHECK_TIMES: &[u8] = b"TRANSACTION_CHECK_TIMES";
+    /// First queue offset of a half message that a Java broker wrote again because it is not to be checked yet.
+    pub const TRANSACTION_PREPARED_QUEUE_OFFSET: &[u8] = b"TRAN_PREPARED_QUEUE_OFFSET";
     /// Seconds before a half message is checked.
     pub const CHECK_IMMUNITY_TIME: &[u8] = b"CHECK_IMMUNITY_TIME_IN_SECONDS";
     /// Kind of a reply message.

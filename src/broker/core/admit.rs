@@ -9,21 +9,31 @@ use crate::crossing::{CoreMessage, Forwarded, HOT_GATHER, OWNER_CORE, ReplyTo, W
 use crate::gather::ShardAsk;
 use crate::owner::{Origin, OwnerRequest, Refusal};
 use crate::processor::send_back::RetrySend;
-use crate::processor::{delay, pull, query, queue, recall, send};
+use crate::processor::{delay, end_transaction, half, pull, query, queue, recall, send};
 use crate::request::{Target, target};
 use crate::response;
 use crate::router::core_of;
 use crate::services::ServiceRequest;
+use crate::services::transaction::queue_of;
 use crate::work::{QueueQuestion, SendBytes, SendNumbers};
-use message::names;
-use message::properties::{PropertiesSource, SendStamp, find, name};
-use message::sys_flag;
+use message::properties::{PropertiesSource, PropertyList, SendStamp, find, name};
+use message::{names, sys_flag};
 use reactor::{ConnectionId, Context};
 use remoting::scan::{self, Fields, ScannedHeader, scan};
 use remoting::{Command, RequestCode, ResponseCode};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use store::ShardId;
+
+/// Topic and queue that take a message which waits, and the handle to recall it by; empty for none.
+type Parked = (&'static [u8], u32, String);
+
+/// Memory for the numbers that are put into the properties of a message that waits.
+#[derive(Default)]
+struct ParkTexts {
+    delay: delay::DelayTexts,
+    half: itoa::Buffer,
+}
 
 impl BrokerCore {
     /// Carries a frame out, or hands it on. `asked`: the owner was asked for the metadata that this frame needs.
@@ -60,6 +70,7 @@ impl BrokerCore {
             }
             (Target::Queue, _) => self.queue_question(cx, to, code, frame),
             (Target::Record, _) => self.record(cx, to, frame),
+            (Target::Transaction, _) => self.transaction(cx, to, code, frame),
             (Target::QueryByKey, _) => self.query_by_key(cx, to, frame),
             (Target::SendBack, _) => self.send_back(cx, to, frame, asked),
             (Target::Reply, _) => self.reply_message(cx, to, peer, frame, asked),
@@ -189,7 +200,7 @@ impl BrokerCore {
         place: send::Place,
     ) -> Result<(), Refusal> {
         let made;
-        let mut delay_texts = delay::DelayTexts::default();
+        let mut park_texts = ParkTexts::default();
         let texts = Rc::clone(&self.texts);
         let (mut list, asks) = send::properties(request)?;
         if place.dead_letter {
@@ -211,22 +222,21 @@ impl BrokerCore {
             let stamp =
                 SendStamp { region: &texts.region, trace_on: self.snapshot.settings.trace_on, cluster: &texts.cluster };
             list.stamp(&stamp, Some(unique_id));
-            if asks.delay {
+            if asks.half || asks.delay {
                 let target = delay::Target { topic, queue_id, shard: place.shard };
-                let rules = &self.snapshot.delays;
-                if let Some(waiting) = delay::redirect(&mut list, target, rules, cx.now().wall_ms, &mut delay_texts)? {
-                    recall_handle = recall::handle_of(&waiting, topic, &self.options.broker_name, unique_id);
-                    (topic, queue_id) = (waiting.topic, waiting.queue_id);
-                }
+                let parked =
+                    self.park(&mut list, asks, request, target, unique_id, cx.now().wall_ms, &mut park_texts)?;
+                (topic, queue_id, recall_handle) = parked.unwrap_or((topic, queue_id, recall_handle));
             }
             send::check_length(&list)?;
             (PropertiesSource::List(list.view()), unique_id, list.get(name::WAIT))
         };
+        let multi_tags = if place.multi_tag { sys_flag::MULTI_TAGS } else { 0 };
         let numbers = SendNumbers {
             queue_id,
             answered_queue_id: place.queue_id,
             flag: request.flag,
-            sys_flag: request.sys_flag | if place.multi_tag { sys_flag::MULTI_TAGS } else { 0 },
+            sys_flag: sys_flag::with_transaction(request.sys_flag, 0) | multi_tags,
             born_timestamp_ms: request.born_timestamp_ms,
             born_host: peer,
             reconsume_times: request.reconsume_times,
@@ -246,6 +256,31 @@ impl BrokerCore {
             self.check_backlog(cx, to.conn, core);
         }
         Ok(())
+    }
+
+    /// Where a message is stored that is not for its queue yet; its properties say for which. `None`: it does not wait.
+    #[expect(clippy::too_many_arguments, reason = "everything that decides where a message waits")]
+    fn park<'a>(
+        &self,
+        list: &mut PropertyList<'a>,
+        asks: send::Asks,
+        request: &send::SendHeader<'a>,
+        target: delay::Target<'a>,
+        unique_id: &'a [u8],
+        now_ms: i64,
+        texts: &'a mut ParkTexts,
+    ) -> Result<Option<Parked>, Refusal> {
+        if asks.half {
+            half::check(request.properties, asks, target, &self.snapshot, self.options.ip(), now_ms)?;
+            half::park(list, target, unique_id, &mut texts.half)?;
+            let queue_id = queue_of(&self.snapshot, names::HALF_TOPIC, target.shard);
+            return Ok(Some((names::HALF_TOPIC, queue_id, String::new())));
+        }
+        let waiting = delay::redirect(list, target, &self.snapshot.delays, now_ms, &mut texts.delay)?;
+        Ok(waiting.map(|waiting| {
+            let handle = recall::handle_of(&waiting, target.topic, &self.options.broker_name, unique_id);
+            (waiting.topic, waiting.queue_id, handle)
+        }))
     }
 
     #[expect(clippy::too_many_arguments, reason = "a frame with everything that is known of it")]
@@ -346,8 +381,16 @@ impl BrokerCore {
         }
     }
 
+    fn transaction(&mut self, cx: &mut Context<CoreMessage>, to: ReplyTo, code: RequestCode, frame: &[u8]) {
+        let Some(command) = self.decode(cx, to.conn, frame) else { return };
+        match end_transaction::admit(code, &command, self.shards) {
+            end_transaction::Admission::Ask(shard, request) => self.ask_service(cx, to, shard, request, frame.len()),
+            end_transaction::Admission::Nothing => {}
+            end_transaction::Admission::Refuse(refusal) => self.refuse(cx, &to, refusal.code, &refusal.remark),
+        }
+    }
+
     /// Hands a request to a service of a shard; `bytes` is what it keeps in memory on its way.
-    #[expect(dead_code, reason = "the first service request uses it")]
     pub(super) fn ask_service(
         &mut self,
         cx: &mut Context<CoreMessage>,

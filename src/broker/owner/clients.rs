@@ -166,6 +166,8 @@ pub struct Clients {
     producers: BTreeMap<Arc<str>, HashMap<ConnectionId, Client, FixedState>>,
     /// The connection of a producer by its client id: the one that was heard of last, if several say the same.
     producer_ids: HashMap<Arc<str>, ConnectionId, FixedState>,
+    /// Grows with each producer that was chosen to be asked.
+    turn_of_producers: usize,
     /// What to leave when a connection is gone.
     of_connection: HashMap<ConnectionId, GroupsOf, FixedState>,
 }
@@ -194,6 +196,14 @@ impl Clients {
     /// The connection of the producer with this client id.
     pub fn producer_connection(&self, client_id: &str) -> Option<ConnectionId> {
         self.producer_ids.get(client_id).copied()
+    }
+
+    /// One producer of a group, another one each time.
+    pub fn any_producer(&mut self, group: &str) -> Option<ConnectionId> {
+        let all = sorted(self.producers.get(group)?.values());
+        self.turn_of_producers = self.turn_of_producers.wrapping_add(1);
+        let at = self.turn_of_producers % all.len().max(1);
+        all.get(at).map(|client| client.conn)
     }
 
     /// All producer groups, by name.

@@ -203,6 +203,9 @@ impl OwnerHost {
                 let from = lanes.own();
                 lanes.post(core_of(shard, self.cores), CoreMessage::ShardAsk { from, gather, shard, ask });
             }
+            OwnerAction::Producer { shard, half, conn } => {
+                lanes.post(core_of(shard, self.cores), CoreMessage::Producer { shard, half, conn });
+            }
             OwnerAction::Push { conn, command } => {
                 lanes.post(conn.core, CoreMessage::Push { conn, frame: command.to_frame() });
             }

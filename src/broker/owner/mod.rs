@@ -151,6 +151,22 @@ pub enum OwnerRequest {
         /// The reset's id in the snapshot.
         id: u64,
     },
+    /// A shard looks for any live producer of a group, to ask it about a half message. Answered by `Producer`.
+    FindProducer {
+        /// The shard.
+        shard: ShardId,
+        /// Carried back: the queue offset of the half.
+        half: u64,
+        /// The producer group.
+        group: String,
+    },
+    /// The broker itself needs a topic that is not made at start. It is there with a later snapshot.
+    EnsureSystemTopic {
+        /// The topic.
+        topic: &'static str,
+        /// Its queues.
+        queues: u32,
+    },
     /// A connection is gone: its clients leave their groups.
     ConnectionClosed(ConnectionId),
     /// A client's answer to something that the owner sent it (221, 307, 309); matched by connection and opaque.
@@ -337,6 +353,15 @@ pub enum OwnerAction {
         shard: ShardId,
         /// What.
         ask: ShardAsk,
+    },
+    /// Tell a shard which producer to ask about a half message; `None`: the group has none.
+    Producer {
+        /// The shard.
+        shard: ShardId,
+        /// As asked.
+        half: u64,
+        /// The producer's connection.
+        conn: Option<ConnectionId>,
     },
     /// Send a request of the broker to a client; no one waits for it to arrive.
     Push {
@@ -577,6 +602,11 @@ impl Owner {
                     self.flow.publish();
                 }
             }
+            OwnerRequest::FindProducer { shard, half, group } => {
+                let conn = self.clients.any_producer(&group);
+                turn.out.push(OwnerAction::Producer { shard, half, conn });
+            }
+            OwnerRequest::EnsureSystemTopic { topic, queues } => self.ensure_system_topic(turn, topic, queues),
             OwnerRequest::ConnectionClosed(conn) => self.connection_closed(turn, conn),
             OwnerRequest::ClientReply { conn, command } => self.client_reply(turn, conn, command),
         }

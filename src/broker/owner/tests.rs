@@ -20,6 +20,7 @@ struct World {
     queues: BTreeMap<(String, u32), (u64, u64)>,
     replies: Vec<(ConnectionId, Command)>,
     pushes: Vec<(ConnectionId, Command)>,
+    producers: Vec<(u64, Option<ConnectionId>)>,
     resumes: Vec<(Ticket, Result<(), Refusal>)>,
     lock_states: Vec<(Ticket, bool)>,
     puts: Vec<(Box<OwnedRecord>, Waiter)>,
@@ -90,6 +91,7 @@ impl World {
             queues,
             replies: Vec::new(),
             pushes: Vec::new(),
+            producers: Vec::new(),
             resumes: Vec::new(),
             lock_states: Vec::new(),
             puts: Vec::new(),
@@ -140,6 +142,7 @@ impl World {
         match action {
             OwnerAction::Reply { origin, response } => self.replies.push((origin.conn, response)),
             OwnerAction::Push { conn, command } => self.pushes.push((conn, command)),
+            OwnerAction::Producer { half, conn, .. } => self.producers.push((half, conn)),
             OwnerAction::Resume { ticket, outcome } => self.resumes.push((ticket, outcome)),
             OwnerAction::Answer { to, response } => self.replies.push((to.conn, response)),
             OwnerAction::Put { record, waiter, .. } => self.puts.push((record, waiter)),

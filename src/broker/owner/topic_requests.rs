@@ -5,7 +5,7 @@ use super::flow::Held;
 use super::topics::{TopicWish, parse_attributes, topic_json, wish_from_json};
 use super::version::DataVersion;
 use super::{Origin, Owner, OwnerAction, OwnerRequest, Refusal, RetryWaiter, Turn};
-use crate::snapshot::Group;
+use crate::snapshot::{Group, PERM_READ, PERM_WRITE};
 use message::names;
 use remoting::json::JsonRef;
 use remoting::json::Key;
@@ -121,6 +121,18 @@ impl Owner {
             return self.flow.topics_changed(Some(held));
         }
         self.when_known(turn, held);
+    }
+
+    /// Makes a topic that the broker itself writes to.
+    pub(super) fn ensure_system_topic(&mut self, turn: &Turn<'_>, name: &str, queues: u32) {
+        let wish = TopicWish::plain(name, queues, PERM_READ | PERM_WRITE);
+        if self.topics.get(name).is_none()
+            && !self.deletions.contains_key(name)
+            && self.topics.ensure(wish, turn.now.wall_ms)
+        {
+            tracing::info!(topic = name, queues, "a topic of the broker's own was made");
+            self.flow.topics_changed(None);
+        }
     }
 
     /// Makes the retry topic of a group that a consumer just named. Returns whether topics changed.

@@ -83,7 +83,7 @@ pub fn redirect<'a>(
 }
 
 /// The delay level that is asked for; 0 for none.
-fn level(list: &PropertyList<'_>) -> Result<u32, Refusal> {
+pub fn level(list: &PropertyList<'_>) -> Result<u32, Refusal> {
     let Some(text) = list.get(name::DELAY) else { return Ok(0) };
     match std::str::from_utf8(text).ok().and_then(|text| text.parse::<i32>().ok()) {
         Some(level) => Ok(u32::try_from(level).unwrap_or(0)),

@@ -4,6 +4,8 @@
 //! in the order of the Java broker, so that the same mistake gets the same code. They write nothing.
 
 pub mod delay;
+pub mod end_transaction;
+pub mod half;
 pub mod pull;
 pub mod query;
 pub mod queue;

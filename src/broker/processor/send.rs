@@ -152,6 +152,8 @@ pub fn topic_sys_flag(header: &SendHeader<'_>) -> i32 {
 pub struct Asks {
     /// It may have to wait: [`super::delay::redirect`] decides.
     pub delay: bool,
+    /// It is a half message.
+    pub half: bool,
 }
 
 /// Looks through the properties of a message that is sent alone, once.
@@ -167,7 +169,7 @@ pub fn asks<'a>(pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Result<Ask
             continue;
         }
         match key {
-            name::TRANSACTION_PREPARED if value.eq_ignore_ascii_case(b"true") => return Err(transaction()),
+            name::TRANSACTION_PREPARED => asks.half = value.eq_ignore_ascii_case(b"true"),
             name::DELAY | name::TIMER_DELAY_SEC | name::TIMER_DELAY_MS | name::TIMER_DELIVER_MS => asks.delay = true,
             _ => {}
         }
@@ -191,7 +193,7 @@ pub fn check_batch<'a>(pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Res
             Err(Refusal { code: ResponseCode::MessageIllegal.to_i32(), remark })
         };
         match key {
-            name::TRANSACTION_PREPARED if value.eq_ignore_ascii_case(b"true") => return Err(transaction()),
+            name::TRANSACTION_PREPARED if value.eq_ignore_ascii_case(b"true") => return illegal("a transaction"),
             name::DELAY => match std::str::from_utf8(value).ok().and_then(|text| text.parse::<i32>().ok()) {
                 Some(level) if level <= 0 => {}
                 Some(_) => return illegal("a delay level"),
@@ -206,27 +208,24 @@ pub fn check_batch<'a>(pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Res
     Ok(())
 }
 
-/// The refusal of a half message.
-#[must_use]
-pub fn transaction() -> Refusal {
-    let remark = "the broker sending transaction message is forbidden: transactions are not supported".into();
-    Refusal { code: ResponseCode::NoPermission.to_i32(), remark }
-}
-
 /// The properties of a send (of a batch: those of its header), as Java's map has them, and what they ask for.
 ///
 /// # Errors
 /// They ask for what is not served.
 pub fn properties<'a>(header: &SendHeader<'a>) -> Result<(PropertyList<'a>, Asks), Refusal> {
-    if sys_flag::transaction(header.sys_flag) != 0 {
-        return Err(transaction());
-    }
     let list = PropertyList::parse(header.properties);
     if header.batch {
         check_batch(list.iter())?;
         return Ok((list, Asks::default()));
     }
-    let asks = asks(list.iter())?;
+    let mut asks = asks(list.iter())?;
+    if asks.half {
+        // A retry of a delivered transaction by an old client: Java takes it for a plain message.
+        asks.half = header.reconsume_times <= 0 || super::delay::level(&list)? == 0;
+    } else if sys_flag::transaction(header.sys_flag) != 0 {
+        let remark = "the message is illegal: transaction bits without TRAN_MSG";
+        return Err(Refusal { code: ResponseCode::MessageIllegal.to_i32(), remark: remark.into() });
+    }
     Ok((list, asks))
 }
 
@@ -305,17 +304,17 @@ mod tests {
     fn what_is_not_served_is_refused_and_never_stored_as_plain() {
         let asked = |text: &str| asks(pairs(text.as_bytes())).map_err(|refusal| refusal.code);
         for text in ["DELAY\x010\x02", "DELAY\x01x\x02", "TIMER_DELAY_MS\x011\x02", "TIMER_DELIVER_MS\x011\x02"] {
-            assert_eq!(asked(text), Ok(Asks { delay: true }), "{text:?}");
+            assert_eq!(asked(text), Ok(Asks { delay: true, half: false }), "{text:?}");
         }
         assert_eq!(asked("TAGS\x01DELAY\x02TIMER_OUT_MS\x011\x02TRAN_MSG\x01no\x02"), Ok(Asks::default()));
-        assert_eq!(asked("TRAN_MSG\x01True\x02"), Err(16));
+        assert_eq!(asked("TRAN_MSG\x01True\x02"), Ok(Asks { delay: false, half: true }));
         assert_eq!(
             asked("INNER_MULTI_DISPATCH\x01%LMQ%a\x02"),
             Ok(Asks::default()),
             "means nothing: there are no light queues"
         );
         for (text, expected) in [
-            ("TRAN_MSG\x01true\x02", Err(16)),
+            ("TRAN_MSG\x01true\x02", Err(13)),
             ("TRAN_MSG\x01false\x02", Ok(())),
             ("DELAY\x013\x02", Err(13)),
             ("DELAY\x010\x02DELAY\x01-1\x02", Ok(())),
@@ -331,7 +330,16 @@ mod tests {
         }
         for sys_flag in [4, 8, 12] {
             let header = SendHeader { sys_flag, ..to(b"t", 0) };
-            assert_eq!(properties(&header).unwrap_err().code, 16);
+            assert_eq!(properties(&header).unwrap_err().code, 13, "bits alone");
+            let header = SendHeader { properties: b"TRAN_MSG\x01true\x02", ..header };
+            assert!(properties(&header).unwrap().1.half);
         }
+        let retried = |text: &'static [u8]| {
+            let header = SendHeader { sys_flag: 4, properties: text, reconsume_times: 1, ..to(b"%RETRY%g", 0) };
+            properties(&header).map(|(_, asks)| asks).map_err(|refusal| refusal.code)
+        };
+        let plain = Asks { delay: true, half: false };
+        assert_eq!(retried(b"TRAN_MSG\x01true\x02DELAY\x013\x02"), Ok(plain), "by an old client");
+        assert_eq!(retried(b"TRAN_MSG\x01true\x02DELAY\x010\x02"), Ok(Asks { half: true, ..plain }));
     }
 }

@@ -6,6 +6,7 @@
 
 use crate::crossing::{Answers, CoreMessage, ReplyTo};
 use crate::parked::{AckGroups, Acknowledge, Parked, Pending};
+use crate::response::SendIdentity;
 use crate::router::core_of;
 use crate::services::ServiceKind;
 use crate::snapshot::Snapshot;
@@ -78,6 +79,8 @@ pub struct ShardContext<'a, 'b> {
     pub snapshot: &'a Arc<Snapshot>,
     /// The broker's address, for records.
     pub store_host: SocketAddr,
+    /// What the broker says of itself.
+    pub identity: &'a SendIdentity,
     pub(crate) acks: &'a mut AckGroups,
     pub(crate) parked: &'a mut Parked,
 }

@@ -78,8 +78,13 @@ pub trait ShardService {
 }
 
 /// A request of a client that a service of a shard carries out.
-#[derive(Debug)]
-pub enum ServiceRequest {}
+#[derive(Debug, PartialEq)]
+pub enum ServiceRequest {
+    /// 37.
+    EndTransaction(transaction::EndTransaction),
+    /// 323: the half message at this offset is to be checked again.
+    ResumeCheck(PhysicalOffset),
+}
 
 /// The services of one shard.
 #[derive(Debug, Default)]
@@ -141,8 +146,11 @@ impl Services {
     }
 
     /// Carries out a client's request.
-    pub fn request(&mut self, _cx: &mut ShardContext<'_, '_>, _to: ReplyTo, request: ServiceRequest) {
-        match request {}
+    pub fn request(&mut self, cx: &mut ShardContext<'_, '_>, to: ReplyTo, request: ServiceRequest) {
+        match request {
+            ServiceRequest::EndTransaction(request) => self.transaction.end(cx, to, request),
+            ServiceRequest::ResumeCheck(offset) => self.transaction.resume_check(cx, to, offset),
+        }
     }
 
     /// When the first of them wants to run.

@@ -7,7 +7,7 @@
 
 use crate::services::{pop, schedule, timer, transaction};
 use hashbrown::HashSet;
-use message::PhysicalOffset;
+use message::{PhysicalOffset, sys_flag};
 use remoting::json::JsonRef;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -82,8 +82,14 @@ impl ProgressFiles {
         let mut delivered = HashSet::new();
         if let Some(progress) = &progress {
             shard.walk(PhysicalOffset(progress.log_end), &mut |record| {
-                if let Ok(source @ 1..) = u64::try_from(record.prepared_transaction_offset()) {
-                    delivered.insert(source);
+                let commit = sys_flag::transaction(record.sys_flag()) == sys_flag::TRANSACTION_COMMIT;
+                // Only a commit can name the very first record of the store.
+                match u64::try_from(record.prepared_transaction_offset()) {
+                    Ok(0) if !commit => {}
+                    Ok(source) => {
+                        delivered.insert(source);
+                    }
+                    Err(_) => {}
                 }
             })?;
         }

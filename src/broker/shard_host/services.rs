@@ -12,7 +12,7 @@ use crate::services::context::stage;
 use crate::services::progress::{Found, Progress, ProgressFiles};
 use crate::services::{ServiceRequest, ServiceTicket, Services, ShardContext, Stored, Waiter};
 use message::record::RecordFields;
-use reactor::{BackgroundTask, Job, JobClass, Now, Step};
+use reactor::{BackgroundTask, ConnectionId, Job, JobClass, Now, Step};
 use remoting::ResponseCode;
 use std::io;
 use store::ShardId;
@@ -26,6 +26,8 @@ const ROUNDS: usize = 4;
 /// How far the progress of a shard's services is saved.
 #[derive(Debug, Default)]
 pub(super) struct Saving {
+    /// The services have taken up what the store holds. Before that they know nothing, and must not say so in the file.
+    started: bool,
     /// What the file holds, but for the end of the log.
     written: Progress,
     /// Waits for the log to be durable up to its end.
@@ -66,6 +68,12 @@ impl ShardHost {
         self.with_services(answers, at, |services, cx| services.stored(cx, ticket, stored));
     }
 
+    /// The owner has looked for a producer to ask about a half message.
+    pub fn producer_found(&mut self, answers: &mut Answers<'_>, shard: ShardId, half: u64, conn: Option<ConnectionId>) {
+        let Some(at) = self.position(shard) else { return };
+        self.with_services(answers, at, |services, cx| services.transaction.producer_found(cx, half, conn));
+    }
+
     /// Carries out a client's request to a service.
     pub fn service(&mut self, answers: &mut Answers<'_>, to: ReplyTo, shard: ShardId, request: ServiceRequest) {
         let Some(at) = self.position(shard) else { return answers.settle(&to) };
@@ -95,6 +103,7 @@ impl ShardHost {
                 panic!("the progress of shard {} cannot be saved: {error}", id.0);
             }
             hosted.saving.written = progress;
+            hosted.saving.started = true;
         }
     }
 
@@ -122,9 +131,10 @@ impl ShardHost {
         at: usize,
         f: impl FnOnce(&mut Services, &mut ShardContext<'_, '_>),
     ) {
-        let Self { hosted, snapshot, store_host, .. } = self;
+        let Self { hosted, snapshot, store_host, identity, .. } = self;
         let Hosted { id, shard, acks, parked, services, .. } = &mut hosted[at];
-        let mut cx = ShardContext { answers, shard, id: *id, snapshot, store_host: *store_host, acks, parked };
+        let mut cx =
+            ShardContext { answers, shard, id: *id, snapshot, store_host: *store_host, identity, acks, parked };
         f(services, &mut cx);
     }
 
@@ -142,7 +152,7 @@ impl ShardHost {
 
     /// Saves the progress of every shard now; blocking, for the very end, after the shards were closed.
     pub(super) fn save_progress(&mut self) -> io::Result<()> {
-        for hosted in &mut self.hosted {
+        for hosted in self.hosted.iter_mut().filter(|hosted| hosted.saving.started) {
             let progress = hosted.services.save(hosted.shard.end());
             self.progress.write(hosted.id, &progress)?;
         }
@@ -162,7 +172,7 @@ impl Hosted {
             let token = token(TokenKind::Progress, u64::from(self.id.0));
             answers.cx.background(Job::Task { class: JobClass::Waited, task }, token);
         }
-        if now.mono_us < saving.next_us || saving.captured.is_some() || saving.in_flight.is_some() {
+        if !saving.started || now.mono_us < saving.next_us || saving.captured.is_some() || saving.in_flight.is_some() {
             return;
         }
         saving.next_us = now.mono_us + SAVE_EVERY_US;

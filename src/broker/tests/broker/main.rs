@@ -3,6 +3,8 @@
 mod filters;
 mod reply;
 mod retry;
+mod transactions;
+mod transactions_cut;
 mod world;
 
 use message::batch::{BatchEntry, encode_entry};

@@ -187,6 +187,18 @@ impl World {
         }
     }
 
+    /// Lets time pass, and nothing happen.
+    pub fn skip(&mut self, ms: u64) {
+        self.now = Now { mono_us: self.now.mono_us + ms * 1000, wall_ms: self.now.wall_ms + ms as i64 };
+    }
+
+    /// Runs so many turns of each core.
+    pub fn turns(&mut self, count: usize) {
+        (0..count).for_each(|_| {
+            self.turn();
+        });
+    }
+
     /// Runs turns until nothing moves.
     pub fn settle(&mut self) {
         for _ in 0..10_000 {

@@ -1,0 +1,134 @@
+//! END_TRANSACTION (37) and RESUME_CHECK_HALF_MESSAGE (323): which shard's half message is meant, and what is asked.
+
+use crate::owner::Refusal;
+use crate::services::ServiceRequest;
+use crate::services::transaction::halves::End;
+use crate::services::transaction::{EndTransaction, not_found};
+use message::PhysicalOffset;
+use message::ids::OffsetMessageId;
+use message::sys_flag;
+use remoting::{Command, RequestCode, ResponseCode};
+use store::ShardId;
+
+/// What to do with a request.
+#[derive(Debug, PartialEq)]
+pub enum Admission {
+    /// Ask the transactions of this shard.
+    Ask(ShardId, ServiceRequest),
+    /// The state is not known yet: nothing is done, and nothing answered.
+    Nothing,
+    /// Answer with this.
+    Refuse(Refusal),
+}
+
+/// Reads a request, in a store of `shards` shards.
+pub fn admit(code: RequestCode, command: &Command, shards: u16) -> Admission {
+    let read = if code == RequestCode::EndTransaction { end(command, shards) } else { resume(command, shards) };
+    match read {
+        Ok(Some((shard, request))) => Admission::Ask(shard, request),
+        Ok(None) => Admission::Nothing,
+        Err(refusal) => Admission::Refuse(refusal),
+    }
+}
+
+fn end(command: &Command, shards: u16) -> Result<Option<(ShardId, ServiceRequest)>, Refusal> {
+    let ext = &command.ext;
+    let end = match ext.i32("commitOrRollback")? {
+        0 => return Ok(None),
+        sys_flag::TRANSACTION_COMMIT => End::Commit,
+        sys_flag::TRANSACTION_ROLLBACK => End::Rollback,
+        other => {
+            let remark = format!("commitOrRollback field wrong: {other}");
+            return Err(Refusal::new(ResponseCode::SystemError, remark));
+        }
+    };
+    let offset = PhysicalOffset::from_i64(ext.i64("commitLogOffset")?).ok_or_else(not_found)?;
+    let request = EndTransaction {
+        table_offset: ext.i64("tranStateTableOffset")?,
+        offset,
+        group: ext.get("producerGroup").map(Into::into),
+        end,
+        from_check: ext.boolean("fromTransactionCheck").unwrap_or(false),
+    };
+    Ok(Some((shard_of(offset, shards)?, ServiceRequest::EndTransaction(request))))
+}
+
+fn resume(command: &Command, shards: u16) -> Result<Option<(ShardId, ServiceRequest)>, Refusal> {
+    let id = command.ext.text("msgId")?;
+    let wrong = || Refusal::new(ResponseCode::SystemError, format!("msgId {id:?} is no offset message id"));
+    let offset = OffsetMessageId::parse(id.as_bytes()).ok_or_else(wrong)?.offset;
+    Ok(Some((shard_of(offset, shards)?, ServiceRequest::ResumeCheck(offset))))
+}
+
+fn shard_of(offset: PhysicalOffset, shards: u16) -> Result<ShardId, Refusal> {
+    ShardId::of(offset).filter(|shard| shard.0 < shards).ok_or_else(not_found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use store::SHARD_SPAN;
+
+    fn request(fields: &[(&str, &str)]) -> Command {
+        let all = [
+            ("producerGroup", "pg"),
+            ("tranStateTableOffset", "3"),
+            ("commitLogOffset", "379"),
+            ("commitOrRollback", "8"),
+        ];
+        let replaced = all.into_iter().map(|(name, value)| {
+            (name, fields.iter().find(|(other, _)| *other == name).map_or(value, |(_, value)| *value))
+        });
+        let others = fields.iter().copied().filter(|(name, _)| all.iter().all(|(other, _)| other != name));
+        let start = Command::request(RequestCode::EndTransaction, 0);
+        replaced
+            .chain(others)
+            .filter(|(_, value)| !value.is_empty())
+            .fold(start, |command, (name, value)| command.with_field(name, value))
+    }
+
+    fn code(fields: &[(&str, &str)]) -> Result<(u16, EndTransaction), i32> {
+        match admit(RequestCode::EndTransaction, &request(fields), 2) {
+            Admission::Ask(shard, ServiceRequest::EndTransaction(request)) => Ok((shard.0, request)),
+            Admission::Ask(..) => Err(-2),
+            Admission::Nothing => Err(-1),
+            Admission::Refuse(refusal) => Err(refusal.code),
+        }
+    }
+
+    #[test]
+    fn the_log_offset_names_the_shard() {
+        let (shard, first) = code(&[("bname", "broker-a"), ("odd", "x")]).unwrap();
+        assert_eq!((shard, first.table_offset, first.offset.0, first.end), (0, 3, 379, End::Commit));
+        assert_eq!((first.group.as_deref(), first.from_check), (Some("pg"), false));
+        let offset = (SHARD_SPAN + 1).to_string();
+        let (shard, second) =
+            code(&[("commitLogOffset", &offset), ("commitOrRollback", "12"), ("fromTransactionCheck", "true")])
+                .unwrap();
+        assert_eq!((shard, second.end, second.from_check), (1, End::Rollback, true));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for fields in [
+            ("commitLogOffset", "-1"),
+            ("commitLogOffset", "9223372036854775807"),
+            ("commitLogOffset", "72057594037927936"),
+            ("commitLogOffset", "x"),
+            ("commitLogOffset", ""),
+            ("tranStateTableOffset", ""),
+            ("commitOrRollback", "4"),
+            ("commitOrRollback", "99999999999"),
+            ("commitOrRollback", ""),
+        ] {
+            assert_eq!(code(&[fields]).unwrap_err(), 1, "{fields:?}");
+        }
+        assert_eq!(code(&[("commitOrRollback", "0"), ("commitLogOffset", "x")]).unwrap_err(), -1);
+        assert_eq!(code(&[("producerGroup", "")]).unwrap().1.group, None);
+        for id in ["", "zz", "7F000001000086CF", "7F000001000086CF0100000000000000"] {
+            let command = Command::request(RequestCode::ResumeCheckHalfMessage, 0).with_field("msgId", id);
+            let refused = admit(RequestCode::ResumeCheckHalfMessage, &command, 2);
+            assert!(matches!(refused, Admission::Refuse(Refusal { code: 1, .. })), "{id}: {refused:?}");
+        }
+    }
+}
