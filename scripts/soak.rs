@@ -15,7 +15,7 @@ use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use simulator::history::{Ack, Column, History, Queue, Role, Step, Stored, Tolerance, Topic, Violation};
+use simulator::history::{Ack, Check, Column, History, Queue, Role, Step, Stored, Tolerance, Topic, Violation};
 
 use crate::client::Connection;
 use crate::project;
@@ -283,6 +283,11 @@ fn judge(history: &History, stored: &Stored, report: &mut Report) {
             in_column(Column::OutOfOrder)
         );
     }
+    for (topic, _, _, kind) in TOPICS.iter().filter(|t| t.1 == Role::Delayed) {
+        let late = history.lateness(topic, stored);
+        let at = |part: usize| late.get(late.len() * part / 1_000).or(late.last()).copied().unwrap_or(0);
+        println!("{kind}: late by {} ms at p50, {} at p99, {} at most", at(500), at(990), at(1_000));
+    }
     println!("{} popped, {} sent back\n", history.deliveries.len(), history.send_backs.len());
     for (topic, _, _, kind) in &TOPICS {
         let mut of_topic: Vec<&Violation> = violations.iter().filter(|v| v.topic == *topic).collect();
@@ -319,6 +324,10 @@ fn all_was_tried(a: &Arguments, history: &History) -> Result<()> {
     ensure!(history.deliveries.iter().any(|d| d.times > 0), "no popped message came again");
     let consumed = |steps: &Vec<Step>| steps.iter().any(|s| matches!(s, Step::Consumed(_)));
     ensure!(history.steps.values().filter(|s| consumed(s)).count() == 4, "not all ordered queues were consumed");
+    let clients = |client| history.holds.iter().any(|hold| hold.client == client);
+    ensure!(clients(0) && clients(1), "only one client got locks");
+    let checked = history.senders.iter().flat_map(|s| &s.sent).filter(|s| s.check == Check::Came).count();
+    ensure!(checked > 0, "no transaction was asked about");
     let kills = if a.reference || a.kill_every == 0 { 0 } else { (60.0 * a.minutes) as u64 / a.kill_every };
     ensure!(u64::from(history.kills) + 1 >= kills, "only {} kills", history.kills);
     Ok(())

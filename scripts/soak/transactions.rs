@@ -5,7 +5,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use simulator::history::{Answer, MessageId, Sender, Sent, Topic, Visibility, body};
+use simulator::history::{Answer, Check, MessageId, Sender, Sent, Topic, Visibility, body};
 
 use super::world::{Outcome, Part, Phase, Random, World};
 use crate::client::requests::{CHECK_TRANSACTION_STATE, Ending, PREPARED, Transaction};
@@ -98,7 +98,7 @@ impl<'a> Producer<'a> {
         for (id, transaction) in to_end {
             let plan = self.endings[id.number];
             if plan.left_open > 0 {
-                self.sender.sent[id.number].unasked = true;
+                self.sender.sent[id.number].check = Check::Awaited;
                 c.queue_end(&transaction, Ending::Open, false);
             } else {
                 ends.push((id, transaction));
@@ -153,7 +153,7 @@ impl<'a> Producer<'a> {
             let (half_offset, physical) = (check.number("tranStateTableOffset")?, check.number("commitLogOffset")?);
             let transaction = self.transaction(id, half_offset, physical);
             let (sent, plan) = (&mut self.sender.sent[id.number], &mut self.endings[id.number]);
-            sent.unasked = false;
+            sent.check = Check::Came;
             plan.left_open = plan.left_open.saturating_sub(1);
             if sent.answer == Answer::Unknown {
                 // Its caller was told that the send failed.

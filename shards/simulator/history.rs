@@ -86,14 +86,25 @@ pub struct Sent {
     pub answer: Answer,
     /// When it may be seen.
     pub visible: Visibility,
-    /// Its sender left the transaction open, and was never asked how it ended.
-    pub unasked: bool,
+    /// Whether the broker asks its sender how its transaction ended.
+    pub check: Check,
+}
+
+/// Whether a broker asks for the end of a transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Check {
+    /// It need not, and has not.
+    NotNeeded,
+    /// Its sender left it open and was not asked so far.
+    Awaited,
+    /// Its sender was asked.
+    Came,
 }
 
 impl Sent {
     /// A message that was sent once, that is visible at once, and for which no answer has come yet.
     pub fn once(queue: u32) -> Sent {
-        Sent { queue, attempts: 1, answer: Answer::Unknown, visible: Visibility::From(0), unasked: false }
+        Sent { queue, attempts: 1, answer: Answer::Unknown, visible: Visibility::From(0), check: Check::NotNeeded }
     }
 }
 
@@ -289,6 +300,18 @@ impl History {
         Count { acknowledged: sent + sent_back, seen }
     }
 
+    /// How late the messages of a topic were stored for their readers, in ms, sorted.
+    pub fn lateness(&self, topic: Topic, stored: &Stored) -> Vec<u64> {
+        let of_topic = stored.iter().filter(|((t, _), _)| *t == topic).flat_map(|(_, messages)| messages);
+        let late = |seen: &Seen| match self.sent(seen.body.id()?)?.1.visible {
+            Visibility::From(due) => Some(seen.stored_at.saturating_sub(due)),
+            Visibility::Never => None,
+        };
+        let mut all: Vec<u64> = of_topic.filter_map(late).collect();
+        all.sort_unstable();
+        all
+    }
+
     /// All broken promises; none for a broker that kept them. `stored` is a reading of all queues from their begin to their
     /// end after everything due has come.
     pub fn check(&self, stored: &Stored) -> Vec<Violation> {
@@ -296,7 +319,7 @@ impl History {
         logs::check(self, stored, &mut found);
         retries::check(self, stored, &mut found);
         pops::check(self, stored, &mut found);
-        order::check(self, &mut found);
+        order::check(self, stored, &mut found);
         found
     }
 

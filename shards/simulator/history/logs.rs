@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::{
-    Answer, History, Identity, MessageId, Place, Role, Rule, Seen, Sent, Stored, Topic, Violation, Visibility,
+    Answer, Check, History, Identity, MessageId, Place, Role, Rule, Seen, Sent, Stored, Topic, Violation, Visibility,
 };
 use super::{Queue, record_at};
 
@@ -119,7 +119,7 @@ fn glimpse(seen: &Seen, stored: &Stored, found: &mut Vec<Violation>) {
 /// What was acknowledged is there, and where it was said to be.
 fn fate(id: MessageId, topic: Topic, sent: &Sent, places: &Places, found: &mut Vec<Violation>) {
     let Answer::Stored(offset) = sent.answer else { return };
-    if sent.unasked {
+    if sent.check == Check::Awaited {
         let detail = "it was acknowledged and left open, and no check came".into();
         found.push(violation(Rule::Unasked, topic, Some(id), None, detail));
     }
@@ -329,7 +329,7 @@ mod tests {
     fn a_transaction_that_nobody_asked_about_is_found() {
         let rules = after(|w| {
             let id = w.rolled_back();
-            w.sent(Identity::Whole(id)).unasked = true;
+            w.sent(Identity::Whole(id)).check = Check::Awaited;
         });
         assert_eq!(rules, [Rule::Unasked]);
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::logs::violation;
-use super::{History, Place, Queue, Rule, Violation};
+use super::{History, Place, Queue, Rule, Stored, Violation};
 
 /// A client held the lock of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub enum Step {
 }
 
 /// Judges locks and steps.
-pub(super) fn check(history: &History, found: &mut Vec<Violation>) {
+pub(super) fn check(history: &History, stored: &Stored, found: &mut Vec<Violation>) {
     let mut holds: BTreeMap<(Queue, u32), Vec<Hold>> = BTreeMap::new();
     for hold in &history.holds {
         holds.entry((hold.queue, hold.start)).or_default().push(*hold);
@@ -41,7 +41,8 @@ pub(super) fn check(history: &History, found: &mut Vec<Violation>) {
         one_at_a_time(*queue, holds, found);
     }
     for (queue, steps) in &history.steps {
-        in_order(*queue, steps, found);
+        let end = stored.get(queue).map_or(0, |messages| messages.len() as u64);
+        in_order(*queue, steps, end, found);
     }
 }
 
@@ -63,7 +64,7 @@ fn one_at_a_time(queue: Queue, holds: &mut [Hold], found: &mut Vec<Violation>) {
     }
 }
 
-fn in_order(queue: Queue, steps: &[Step], found: &mut Vec<Violation>) {
+fn in_order(queue: Queue, steps: &[Step], end: u64, found: &mut Vec<Violation>) {
     let (mut next, mut committed) = (0, 0);
     for step in steps {
         match *step {
@@ -81,6 +82,10 @@ fn in_order(queue: Queue, steps: &[Step], found: &mut Vec<Violation>) {
                 next = offset + 1;
             }
         }
+    }
+    if next < end {
+        let detail = format!("queue {}: what lies from offset {next} to {end} was never consumed", queue.1);
+        found.push(violation(Rule::Skipped, queue.0, None, None, detail));
     }
 }
 
@@ -122,6 +127,14 @@ mod tests {
     fn left_out_messages_are_found() {
         let rules = after(|w| {
             w.history.steps.get_mut(&(LOG, 0)).unwrap().remove(1);
+        });
+        assert_eq!(rules, [Rule::Skipped]);
+    }
+
+    #[test]
+    fn messages_that_nobody_consumed_are_found() {
+        let rules = after(|w| {
+            w.history.steps.get_mut(&(LOG, 0)).unwrap().pop();
         });
         assert_eq!(rules, [Rule::Skipped]);
     }

@@ -54,8 +54,14 @@ impl Delivery {
 /// Judges all deliveries.
 pub(super) fn check(history: &History, stored: &Stored, found: &mut Vec<Violation>) {
     let mut by_id: HashMap<MessageId, Vec<&Delivery>> = HashMap::new();
+    let mut at: HashMap<Place, Identity> = HashMap::new();
     for delivery in &history.deliveries {
         identity(history, delivery, stored, found);
+        let before = *at.entry(delivery.place).or_insert(delivery.body);
+        if before != delivery.body {
+            let detail = format!("popped at {}: {:?}, before {before:?}", delivery.seen_at, delivery.body);
+            found.push(violation(Rule::Reused, delivery.topic, delivery.body.id(), Some(delivery.place), detail));
+        }
         if let Identity::Whole(id) = delivery.body {
             by_id.entry(id).or_default().push(delivery);
         }
@@ -256,10 +262,16 @@ mod tests {
         assert_eq!(after(|w| acked(w).place.offset = 1_000), [Rule::Gone]);
         let other_topic = after(|w| acked(w).topic = sound::LOG);
         assert_eq!(other_topic, [Rule::Invented]);
+        let reused = after(|w| {
+            let mut retries = w.history.deliveries.iter_mut().filter(|d| d.times == 1);
+            let first = retries.next().unwrap().place;
+            retries.next().unwrap().place = first;
+        });
+        assert_eq!(reused, [Rule::Reused]);
         let moved = after(|w| {
             let other = w.stored[&(POPPED, 0)].last().unwrap().place;
             acked(w).place = other;
         });
-        assert_eq!(moved, [Rule::Reused]);
+        assert!(!moved.is_empty() && moved.iter().all(|r| *r == Rule::Reused), "{moved:?}");
     }
 }
