@@ -267,3 +267,34 @@ fn retries_that_clients_send_follow_the_same_rules() {
         world.stop();
     }
 }
+
+#[test]
+fn an_answered_send_back_survives_a_power_cut() {
+    for (shards, cores) in LAYOUTS {
+        for turns in [1, 2, 3, 4, 6, 9, 14, 40] {
+            let mut world = World::new(shards, cores, FlushMode::Sync);
+            let disk = world.disk.clone();
+            let client = world.connect(0);
+            let offsets: Vec<i64> =
+                (0..4).map(|q| offset_of(&world.call(client, send("t", q, "", format!("m{q}").as_bytes())))).collect();
+            for offset in &offsets {
+                world.write(client, send_back("g", *offset, -1));
+            }
+            world.turns(turns);
+            let answered = world.answers(client).iter().filter(|answer| answer.code == 0).count();
+            drop(world);
+            disk.power_cut(turns as u64);
+            let mut world = World::open(disk, shards, cores, FlushMode::Sync);
+            let client = world.connect(0);
+            let mut left = bodies(&world.call(client, pull("reader", "%DLQ%g", 0, 0, 0)));
+            left.sort_unstable();
+            left.dedup();
+            assert!(left.len() >= answered, "{left:?} of {answered} answered, after {turns} turns");
+            assert!(turns < 40 || answered == 4, "enough turns for all");
+            for offset in &offsets {
+                assert_eq!(world.call(client, send_back("g", *offset, -1)).code, 0, "what was stored can be sent back");
+            }
+            world.stop();
+        }
+    }
+}
