@@ -52,11 +52,45 @@ impl Shard {
         limits: PullLimits,
         matches: &mut dyn FnMut(i64) -> bool,
     ) -> ReadStep<Pulled> {
+        self.pull_noting(topic, queue_id, from, limits, matches, None)
+    }
+
+    /// As [`Shard::pull`], with the queue offset of each returned record in `offsets`, in their order. What `offsets` held
+    /// before is dropped.
+    pub fn pull_with_offsets(
+        &mut self,
+        topic: &[u8],
+        queue_id: u32,
+        from: QueueOffset,
+        limits: PullLimits,
+        matches: &mut dyn FnMut(i64) -> bool,
+        offsets: &mut Vec<QueueOffset>,
+    ) -> ReadStep<Pulled> {
+        offsets.clear();
+        self.upkeep.left_out.clear();
+        let step = self.pull_noting(topic, queue_id, from, limits, matches, Some(offsets));
+        let mut at = 0;
+        offsets.retain(|_| {
+            at += 1;
+            !self.upkeep.left_out.contains(&(at - 1))
+        });
+        step
+    }
+
+    fn pull_noting(
+        &mut self,
+        topic: &[u8],
+        queue_id: u32,
+        from: QueueOffset,
+        limits: PullLimits,
+        matches: &mut dyn FnMut(i64) -> bool,
+        offsets: Option<&mut Vec<QueueOffset>>,
+    ) -> ReadStep<Pulled> {
         let (slot, bounds) = match self.begin_pull(topic, queue_id, from) {
             Ok(found) => found,
             Err(none) => return ReadStep::Ready(none.into_pulled()),
         };
-        match self.select(slot, from.0, bounds.max.0, limits, matches) {
+        match self.select(slot, from.0, bounds.max.0, limits, matches, offsets) {
             ReadStep::Ready(selection) => self.finish_pull(&selection, bounds),
             ReadStep::Missing(missing) => ReadStep::Missing(missing),
             ReadStep::Failed(error) => ReadStep::Failed(error),
@@ -105,6 +139,7 @@ impl Shard {
         max: u64,
         wanted: PullLimits,
         matches: &mut dyn FnMut(i64) -> bool,
+        mut offsets: Option<&mut Vec<QueueOffset>>,
     ) -> ReadStep<Selection> {
         /// Entries that are read in one piece while none was passed over: as many as most pulls want.
         const FIRST_PIECE: u64 = 32;
@@ -146,6 +181,9 @@ impl Shard {
                 if self.log.holds(entry.offset, u64::from(entry.size)) {
                     bytes += u64::from(entry.size);
                     chosen.entries.push(*entry);
+                    if let Some(offsets) = &mut offsets {
+                        offsets.push(QueueOffset(chosen.next - 1));
+                    }
                 } else if chosen.entries.is_empty() && entry.offset < self.log.start() {
                     chosen.otherwise = GetStatus::MessageWasRemoving;
                     gone_below = self.log.start();
@@ -186,6 +224,7 @@ impl Shard {
     /// Second stage: the bytes of the selected records, or what is missing for them (all of one file at a time).
     fn gather(&mut self, entries: &[Entry], pulled: &mut Pulled) -> io::Result<Option<Missing>> {
         let mut missing: Option<Missing> = None;
+        self.upkeep.left_out.clear();
         let resident = self.is_span_resident(entries)?;
         for run in Runs::new(entries, self.log.start(), self.log.segment_size()) {
             if missing.is_some() {
@@ -193,7 +232,7 @@ impl Shard {
             } else if run.from >= self.opened_at && (resident || self.is_resident(run.from, run.to)?) {
                 self.map_records(&entries[run.first..run.end], pulled)?;
             } else if let Some(bytes) = self.in_memory(run.from, run.to, true)? {
-                self.copy_records(&entries[run.first..run.end], run.from, &bytes, pulled);
+                self.copy_records(entries, run, &bytes, pulled);
             } else {
                 self.note_missing(&run, &mut missing)?;
             }
@@ -253,15 +292,16 @@ impl Shard {
         Ok((read == Some(bytes.len())).then(|| Bytes::from(bytes)))
     }
 
-    /// Checked records out of `bytes`, which begin at offset `base`; neighbours stay one slice.
-    fn copy_records(&mut self, entries: &[Entry], base: u64, bytes: &Bytes, pulled: &mut Pulled) {
+    /// Checked records of a run out of its bytes; neighbours stay one slice.
+    fn copy_records(&mut self, entries: &[Entry], run: Run, bytes: &Bytes, pulled: &mut Pulled) {
         let mut open: Option<(usize, usize)> = None;
-        for entry in entries {
-            let start = (entry.offset - base) as usize;
+        for (at, entry) in entries.iter().enumerate().take(run.end).skip(run.first) {
+            let start = (entry.offset - run.from) as usize;
             let end = start + entry.size as usize;
             if !is_good(&bytes[start..end], entry) {
                 tracing::error!(shard = %self.id, offset = entry.offset, "a damaged record is left out of a pull");
                 self.damaged_records += 1;
+                self.upkeep.left_out.push(at);
                 continue;
             }
             pulled.bytes += entry.size;

@@ -57,6 +57,8 @@ pub(crate) struct Upkeep {
     retry_at_us: u64,
     /// A buffer for entries, kept from pull to pull.
     pub(crate) entries: Vec<Entry>,
+    /// Which of the records that the last pull selected are damaged, by their place among them.
+    pub(crate) left_out: Vec<usize>,
     /// Candidates of key queries that wait for records.
     candidates: VecDeque<(KeyLookup, Vec<PhysicalOffset>)>,
 }
@@ -96,6 +98,7 @@ impl Upkeep {
             checkpointed: (end, end, found.vouched),
             retry_at_us: 0,
             entries: Vec::new(),
+            left_out: Vec::new(),
             candidates: VecDeque::new(),
         }
     }

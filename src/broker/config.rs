@@ -45,6 +45,10 @@ pub struct BrokerOptions {
     pub timer_max_delay_s: i64,
     /// `reviveQueueNum`.
     pub revive_queues: u32,
+    /// `popFromRetryProbability`, percent.
+    pub pop_retry_percent: u32,
+    /// `enableRetryTopicV2`: what comes back to a POP group has a topic with `+` in its name.
+    pub retry_topic_v2: bool,
     /// `flushConsumerOffsetInterval`, ms.
     pub offset_flush_interval_ms: u64,
     /// `channelExpiredTimeout`, ms: a client without a heartbeat for this long is dropped.
@@ -86,6 +90,8 @@ impl BrokerOptions {
             timer_precision_ms: 1_000,
             timer_max_delay_s: 259_200,
             revive_queues: 8,
+            pop_retry_percent: 20,
+            retry_topic_v2: false,
             offset_flush_interval_ms: 5_000,
             client_expiry_ms: 120_000,
             store_replies: true,

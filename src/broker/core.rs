@@ -8,13 +8,15 @@
 mod admit;
 mod reply;
 mod retry;
+mod pop;
 
 use crate::config::BrokerOptions;
 use crate::connections::{Connections, Reading};
-use crate::crossing::{Answers, CoreMessage, HOT_GATHER, Lanes, OWNER_CORE, ReplyTo, RequestBatch, Work};
+use crate::crossing::{Answers, CoreMessage, Forwarded, HOT_GATHER, Lanes, OWNER_CORE, ReplyTo, RequestBatch, Work};
 use crate::filter::Compiled;
 use crate::gather::{Gathers, ShardAnswer};
 use crate::owner::{OwnerHost, OwnerRequest, Refusal, Ticket};
+use crate::pop_holds::PopHolds;
 use crate::processor::query;
 use crate::response::{self, SendIdentity};
 use crate::router::{TokenKind, split, token};
@@ -98,6 +100,9 @@ pub struct BrokerCore {
     scratch: Vec<u8>,
     /// Filters that came with requests lately.
     compiled: Compiled,
+    pops: PopHolds,
+    /// Grows with each POP.
+    pop_turn: u32,
     /// Connections that are held because a lane is full.
     congested: Vec<ConnectionId>,
     timer_due_us: Option<u64>,
@@ -140,7 +145,7 @@ impl BrokerCore {
                 parts.hosted,
                 parts.progress,
                 parts.snapshot.clone(),
-                options.address,
+                options.clone(),
                 identity,
                 parts.flush,
                 parts.sync_flush_timeout_ms,
@@ -152,6 +157,8 @@ impl BrokerCore {
             any_queue: 0,
             scratch: Vec::new(),
             compiled: Compiled::default(),
+            pops: PopHolds::default(),
+            pop_turn: 0,
             congested: Vec::new(),
             timer_due_us: None,
             stopping_since_us: None,
@@ -185,6 +192,7 @@ impl BrokerCore {
     pub fn closed(&mut self, conn: ConnectionId, _why: CloseReason) {
         self.connections.close(conn);
         self.host.connection_closed(conn);
+        self.pops.connection_closed(conn);
         for core in (0..self.cores).map(CoreId).filter(|core| *core != self.core) {
             self.lanes.post(core, CoreMessage::ClosedElsewhere(conn));
         }
@@ -242,6 +250,20 @@ impl BrokerCore {
                 let (host, mut answers) = self.parts(cx);
                 host.producer_found(&mut answers, shard, half, conn);
             }
+            CoreMessage::Forwarded(forwarded) => {
+                let Forwarded { reply, shard, work } = *forwarded;
+                let (host, mut answers) = self.parts(cx);
+                if let Work::Service(request) = work {
+                    host.service(&mut answers, reply, shard, *request);
+                }
+            }
+            CoreMessage::HoldPop { to, run } => self.hold_pop(cx, to, run),
+            CoreMessage::PopWake(watch) => self.pop_wake(cx, &watch),
+            CoreMessage::PopOffsets { shard, pair, offsets } => {
+                let (host, mut answers) = self.parts(cx);
+                host.pop_offsets(&mut answers, shard, pair, &offsets);
+            }
+            CoreMessage::PollingInfo(info) => self.count_polling(cx, info),
             CoreMessage::Control(control) => self.with_owner(cx, |owner, cx, lanes| owner.control(cx, lanes, control)),
             CoreMessage::Host(_) => {}
         }
@@ -294,6 +316,7 @@ impl BrokerCore {
     pub fn stopping(&mut self, cx: &mut Context<CoreMessage>) -> Drain {
         let now_us = cx.now().mono_us;
         let since_us = *self.stopping_since_us.get_or_insert(now_us);
+        self.flush_pops(cx);
         let (host, mut answers) = self.parts(cx);
         let answered = host.stopping(&mut answers);
         let persisted = match &mut self.owner {
@@ -423,6 +446,7 @@ impl BrokerCore {
     fn expire(&mut self, cx: &mut Context<CoreMessage>) {
         let (host, mut answers) = self.parts(cx);
         host.check_timeouts(&mut answers);
+        self.expire_pops(cx);
         if self.queries.is_empty() {
             return;
         }
@@ -462,6 +486,7 @@ impl BrokerCore {
             periodic.then_some(now_us + TICK_US),
             (!self.lanes.is_idle()).then_some(now_us + RETRY_US),
             self.host.next_tick_us(),
+            self.pops.next_us(),
         ];
         let Some(due_us) = due_us.into_iter().flatten().min() else { return };
         if self.timer_due_us.is_none_or(|armed_us| due_us < armed_us) {

@@ -10,6 +10,8 @@ use crate::gather::{ShardAnswer, ShardAsk};
 use crate::owner::{OwnerRequest, Refusal, SendBackJob, Ticket};
 use crate::registration::ControlMessage;
 use crate::response;
+use crate::services::pop::request::PopRun;
+use crate::services::pop::watch::Watch;
 use crate::services::{ServiceRequest, ServiceTicket, Stored, Waiter};
 use crate::snapshot::Snapshot;
 use crate::work::{PullWork, QueueQuestion, SendBack, SendBytes, SendNumbers};
@@ -159,10 +161,49 @@ pub enum CoreMessage {
         /// The producer's connection; `None`: the group has none.
         conn: Option<ConnectionId>,
     },
+    /// A request that another shard of this core hands on.
+    Forwarded(Box<Forwarded>),
+    /// A pop that found nothing is to be held by the core of its connection.
+    HoldPop {
+        /// Who waits.
+        to: ReplyTo,
+        /// What it asked.
+        run: Box<PopRun>,
+    },
+    /// A shard has something for pops that this core holds.
+    PopWake(Watch),
+    /// The owner says where a group is in the queues of a topic. To the shard that asked.
+    PopOffsets {
+        /// The shard.
+        shard: ShardId,
+        /// Carried back.
+        pair: u32,
+        /// Queue and offset, of those that have one.
+        offsets: Vec<(u32, i64)>,
+    },
+    /// How many pops wait: the cores add up what they hold, one after the other, and the first one answers.
+    PollingInfo(Box<PollingInfo>),
     /// From the control thread (core 0 only).
     Control(ControlMessage),
     /// For another service of the process (the name server); the broker ignores it.
     Host(Box<dyn Any + Send>),
+}
+
+/// A count of held pops (200055) on its way through the cores.
+#[derive(Debug)]
+pub struct PollingInfo {
+    /// Who asks.
+    pub to: ReplyTo,
+    /// The topic.
+    pub topic: String,
+    /// The group.
+    pub group: String,
+    /// The queue, as the pops named it.
+    pub queue_id: i32,
+    /// Counted so far.
+    pub count: u64,
+    /// Cores that have counted.
+    pub counted: u16,
 }
 
 /// Set in the gather ids of the hot path.

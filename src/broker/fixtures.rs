@@ -1,9 +1,13 @@
 //! Metadata for tests.
 
 use crate::config::LiveSettings;
+use crate::services::pop::request::{PopFound, PopHeader, PopRun, RunKind};
 use crate::snapshot::{Group, QueuePlaces, Snapshot, Table, Topic};
+use crate::work::MessageFilter;
+use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use store::ShardId;
 
 /// A topic of four queues that everybody may use.
 pub fn topic(name: &str) -> Topic {
@@ -61,4 +65,25 @@ pub fn snapshot(topics: impl IntoIterator<Item = Topic>, groups: impl IntoIterat
         snapshot.groups.insert(group.name.clone(), Arc::new(group));
     }
     snapshot
+}
+
+/// A POP of any queue that has visited nothing.
+pub fn pop_run(topic_name: &str, group_name: &str) -> PopRun {
+    PopRun {
+        kind: RunKind::Pop,
+        header: PopHeader { queue_id: -1, max_messages: 32, ..PopHeader::default() },
+        topic: Arc::new(topic(topic_name)),
+        group: Arc::new(group(group_name)),
+        retries: SmallVec::new(),
+        filter: MessageFilter::All,
+        pop_time_ms: 0,
+        revive_queue: 0,
+        turn: 0,
+        retry_first: false,
+        shards: SmallVec::from_slice(&[ShardId(0)]),
+        visited: 0,
+        place: (0, 0),
+        looks: 0,
+        found: PopFound::default(),
+    }
 }

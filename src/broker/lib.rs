@@ -16,6 +16,7 @@ pub mod crossing;
 pub mod work;
 pub mod shard_host;
 pub mod long_polling;
+pub mod pop_holds;
 pub mod parked;
 pub mod response;
 pub mod shard_ask;

@@ -26,6 +26,10 @@ pub enum Target {
     QueryByKey,
     /// 37, 323: checked on the connection's core, carried out by the transactions of a half message's shard.
     Transaction,
+    /// 200050, 200052, 200054, 200055: checked on the connection's core, which also holds them; carried out shard by shard.
+    Pop,
+    /// 200051, 200053, 200151: to the shards of their queues.
+    PopAck,
     /// Metadata, clients and consumer offsets: the owner on core 0.
     Owner,
     /// Nobody: answered with code 3.
@@ -37,7 +41,7 @@ pub enum Target {
 pub fn target(code: RequestCode, listener: ListenerId) -> Target {
     let target = on_main_port(code);
     // Java registers no pull, pop or notification processor at its fast port.
-    if target == Target::Pull && listener == VIP_LISTENER { Target::NotServed } else { target }
+    if matches!(target, Target::Pull | Target::Pop) && listener == VIP_LISTENER { Target::NotServed } else { target }
 }
 
 macro_rules! requests {
@@ -75,7 +79,14 @@ requests! {
     Transaction {
         EndTransaction, ResumeCheckHalfMessage,
     }
+    Pop {
+        PopMessage, PeekMessage, Notification, PollingInfo,
+    }
+    PopAck {
+        AckMessage, ChangeMessageInvisibletime, BatchAckMessage,
+    }
     Owner {
+        QueryAssignment, SetMessageRequestMode, GetAllMessageRequestMode, PopRollback,
         QueryConsumerOffset, UpdateConsumerOffset,
         HeartBeat, UnregisterClient, GetConsumerListByGroup, CheckClientConfig, LockBatchMq, UnlockBatchMq,
         UpdateAndCreateTopic, UpdateAndCreateTopicList, DeleteTopicInBroker,
@@ -105,7 +116,7 @@ requests! {
         GetBrokerConsumeStats, UpdateNamesrvConfig, GetNamesrvConfig, QueryConsumeQueue, QueryDataVersion,
         PushReplyMessageToClient,
         AddWritePermOfBroker, DeleteExpiredCommitlog, CheckRocksdbCqWriteProgress, ExportRocksdbConfigToJson,
-        RecallMessage, QueryAssignment, SetMessageRequestMode, GetAllMessageRequestMode,
+        RecallMessage,
         UpdateAndCreateStaticTopic, GetBrokerMemberGroup, AddBroker, RemoveBroker, BrokerHeartbeat,
         NotifyMinBrokerIdChange, ExchangeBrokerHaInfo, GetBrokerHaStatus, ResetMasterFlushOffset,
         ControllerAlterSyncStateSet, ControllerElectMaster, ControllerRegisterBroker, ControllerGetReplicaInfo,
@@ -115,8 +126,7 @@ requests! {
         GetSyncStateDataRequest, RaftBrokerHeartBeatEventRequest, UpdateColdDataFlowCtrConfig,
         RemoveColdDataFlowCtrConfig, GetColdDataFlowCtrInfo, SetCommitlogReadMode, AuthCreateUser, AuthUpdateUser,
         AuthDeleteUser, AuthGetUser, AuthListUser, AuthCreateAcl, AuthUpdateAcl, AuthDeleteAcl, AuthGetAcl,
-        AuthListAcl, SwitchTimerEngine, PopMessage, AckMessage, PeekMessage, ChangeMessageInvisibletime,
-        Notification, PollingInfo, PopRollback, BatchAckMessage,
+        AuthListAcl, SwitchTimerEngine,
     }
 }
 
@@ -129,7 +139,11 @@ mod tests {
     fn the_vip_port_serves_all_but_pulls() {
         for &code in RequestCode::ALL {
             let (main, vip) = (target(code, BROKER_LISTENER), target(code, VIP_LISTENER));
-            assert_eq!(vip, if main == Target::Pull { Target::NotServed } else { main }, "{code}");
+            assert_eq!(
+                vip,
+                if matches!(main, Target::Pull | Target::Pop) { Target::NotServed } else { main },
+                "{code}"
+            );
         }
         assert_eq!(target(RequestCode::LitePullMessage, VIP_LISTENER), Target::NotServed);
         assert_eq!(target(RequestCode::SendMessage, VIP_LISTENER), Target::Send);

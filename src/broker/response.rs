@@ -7,11 +7,14 @@ use crate::crossing::{Answers, CoreMessage, ReplyTo};
 use crate::owner::Refusal;
 use crate::parked::Acknowledge;
 use crate::processor::query::Found;
+use crate::services::pop::handle::ORDER_REVIVE_QUEUE;
+use crate::services::pop::request::{PopRun, RunKind};
 use crate::services::{ServiceTicket, Stored, Waiter};
 use crate::work::{PullWork, Question};
 use bytes::Bytes;
 use message::ids::OffsetIdPrefix;
-use remoting::reply::{self, PullReply, SendReply};
+use remoting::command::REMARK_NOT_SET;
+use remoting::reply::{self, PopReply, PullReply, SendReply};
 use remoting::{Command, ResponseCode};
 use store::{Bounds, GetStatus, Pulled};
 use sys::LogSlice;
@@ -172,6 +175,67 @@ pub fn of_question(answers: &mut Answers<'_>, to: &ReplyTo, question: Question, 
 /// Answers with a body and no fields.
 pub fn body(answers: &mut Answers<'_>, to: &ReplyTo, body: &Bytes) {
     let response = Command::response(ResponseCode::Success, to.opaque, to.form).with_body(body.to_vec());
+    answers.reply(to, &[], |out| response.encode(out));
+}
+
+/// Answers with a bare success.
+pub fn success(answers: &mut Answers<'_>, to: &ReplyTo) {
+    answers.reply(to, &[], |out| reply::error(out, to.form, to.opaque, ResponseCode::Success, ""));
+}
+
+/// Answers a change of an invisible time: the numbers of the new handle.
+pub fn invisible_changed(
+    answers: &mut Answers<'_>,
+    to: &ReplyTo,
+    pop_time_ms: i64,
+    invisible_ms: i64,
+    revive_queue: i32,
+) {
+    let response = Command::response(ResponseCode::Success, to.opaque, to.form)
+        .with_remark(REMARK_NOT_SET)
+        .with_field("popTime", pop_time_ms)
+        .with_field("invisibleTime", invisible_ms)
+        .with_field("reviveQid", revive_queue);
+    answers.reply(to, &[], |out| response.encode(out));
+}
+
+/// Answers a pop, peek or notification with what was found; `otherwise` is the code of a pop that found nothing.
+pub fn pop(answers: &mut Answers<'_>, to: &ReplyTo, run: &PopRun, otherwise: ResponseCode) {
+    let found = &run.found;
+    if run.kind == RunKind::Notify {
+        let full = otherwise == ResponseCode::PollingFull;
+        let response = Command::response(ResponseCode::Success, to.opaque, to.form)
+            .with_remark(REMARK_NOT_SET)
+            .with_field("hasMsg", found.has_message)
+            .with_optional("pollingFull", full.then_some(true));
+        return answers.reply(to, &[], |out| response.encode(out));
+    }
+    let peek = run.kind == RunKind::Peek;
+    let (code, remark) = match (found.count, peek) {
+        (1.., _) => (ResponseCode::Success, GetStatus::Found.name()),
+        (0, true) => (ResponseCode::PullNotFound, GetStatus::NoMessageInQueue.name()),
+        (0, false) => (otherwise, GetStatus::NoMessageInQueue.name()),
+    };
+    let ordered = run.header.order;
+    let header = PopReply {
+        code,
+        remark,
+        pop_time_ms: if peek { 0 } else { run.pop_time_ms },
+        invisible_ms: if peek { 0 } else { run.header.invisible_ms },
+        revive_queue: if ordered { ORDER_REVIVE_QUEUE } else { run.revive_queue as i32 },
+        rest: found.rest,
+        starts: (!peek).then_some(&found.starts),
+        offsets: (!peek).then_some(&found.offsets),
+        counts: ordered.then_some(&found.counts),
+    };
+    answers.reply(to, &found.slices, |out| reply::pop(out, to.form, to.opaque, &header, found.bytes as usize));
+}
+
+/// Answers how many pops wait.
+pub fn polling_info(answers: &mut Answers<'_>, to: &ReplyTo, count: u64) {
+    let response = Command::response(ResponseCode::Success, to.opaque, to.form)
+        .with_remark(REMARK_NOT_SET)
+        .with_field("pollingNum", count);
     answers.reply(to, &[], |out| response.encode(out));
 }
 

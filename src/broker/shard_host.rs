@@ -9,7 +9,8 @@
 mod send_back;
 mod services;
 
-use crate::crossing::{Answers, ReplyTo};
+use crate::config::BrokerOptions;
+use crate::crossing::{Answers, CoreMessage, ReplyTo};
 use crate::gather::{ShardAnswer, ShardAsk};
 use crate::long_polling::{LongPolls, MAX_HOLD_MS};
 use crate::owner::OwnerRequest;
@@ -52,6 +53,7 @@ pub struct ShardHost {
     /// What held pulls are checked against when they are woken.
     snapshot: Arc<Snapshot>,
     store_host: SocketAddr,
+    options: Arc<BrokerOptions>,
     identity: SendIdentity,
     sync: bool,
     sync_timeout_ms: u64,
@@ -77,7 +79,7 @@ impl ShardHost {
         shards: Vec<(ShardId, Shard)>,
         progress: ProgressFiles,
         snapshot: Arc<Snapshot>,
-        store_host: SocketAddr,
+        options: Arc<BrokerOptions>,
         identity: SendIdentity,
         flush: FlushMode,
         sync_timeout_ms: u64,
@@ -103,7 +105,8 @@ impl ShardHost {
             woken: Vec::new(),
             resets_taken: BTreeSet::new(),
             snapshot,
-            store_host,
+            store_host: options.address,
+            options,
             identity,
             sync,
             sync_timeout_ms,
@@ -251,9 +254,15 @@ impl ShardHost {
             let Hosted { shard, services, .. } = &mut hosted[at];
             shard.newly_visible(&mut |visible| {
                 services.visible(visible.topic, visible.queue_id, visible.max_offset.0, visible.tags_code);
+                if !services.pop.watches().is_empty() {
+                    services.pop.watches().arrived(visible.topic);
+                }
                 let changed = |work: &PullWork| pull::subscription_changed(work, snapshot);
                 polls.wake(visible.topic, visible.queue_id, visible.max_offset.0, visible.tags_code, changed, woken);
             });
+            for watch in services.pop.watches().take_told() {
+                answers.lanes.post(watch.core, CoreMessage::PopWake(watch));
+            }
         }
         self.polls.expire(now, &mut self.woken);
         for held in std::mem::take(&mut self.woken) {
@@ -280,6 +289,9 @@ impl ShardHost {
 
     /// The core stops: held pulls are answered. Tells whether everything that waits for a sync is answered.
     pub fn stopping(&mut self, answers: &mut Answers<'_>) -> bool {
+        for at in 0..self.hosted.len() {
+            self.with_services(answers, at, |services, cx| services.pop.stopping(cx));
+        }
         let mut held = Vec::new();
         self.polls.flush_all(&mut held);
         for pull in held {
@@ -507,6 +519,9 @@ impl ShardHost {
 
     fn run_ask(&mut self, answers: &mut Answers<'_>, at: usize, from: CoreId, gather: u64, ask: ShardAsk) {
         let hosted = &mut self.hosted[at];
+        if let ShardAsk::DeleteTopic(topic) = &ask {
+            hosted.services.pop.topic_deleted(topic);
+        }
         let answer = match crate::shard_ask::run(&mut hosted.shard, &hosted.traffic, &ask) {
             ReadStep::Ready(answer) => answer,
             ReadStep::Missing(missing) => return hosted.park(missing, Pending::Ask { from, gather, ask }),

@@ -55,6 +55,29 @@ pub struct PullReply<'a> {
     pub group_sys_flag: i32,
 }
 
+/// The answer to a POP.
+#[derive(Clone, Copy, Debug)]
+pub struct PopReply<'a> {
+    /// SUCCESS, POLLING_TIMEOUT, POLLING_FULL or PULL_NOT_FOUND.
+    pub code: ResponseCode,
+    /// The store's status by Java's name.
+    pub remark: &'a str,
+    /// When it was popped, ms since 1970.
+    pub pop_time_ms: i64,
+    /// How long the messages are invisible, ms.
+    pub invisible_ms: i64,
+    /// Revive queue of their check points.
+    pub revive_queue: i32,
+    /// Messages that are left.
+    pub rest: i64,
+    /// First offset of each queue.
+    pub starts: Option<&'a str>,
+    /// Offsets of the messages of each queue.
+    pub offsets: Option<&'a str>,
+    /// How often the messages of ordered queues were given out before.
+    pub counts: Option<&'a str>,
+}
+
 /// Appends the answer to a stored message.
 pub fn send(out: &mut Vec<u8>, form: SerializeType, opaque: i32, reply: &SendReply<'_>) {
     let mut frame = Writer::begin(out, form, reply.code.to_i32(), opaque, "");
@@ -81,6 +104,26 @@ pub fn pull(out: &mut Vec<u8>, form: SerializeType, opaque: i32, reply: &PullRep
     frame.number(name!("maxOffset"), reply.max_offset);
     frame.number(name!("minOffset"), reply.min_offset);
     frame.number(name!("topicSysFlag"), reply.topic_sys_flag.into());
+    frame.finish(opaque, Some(reply.remark), body_len);
+}
+
+/// Appends the header of a POP's answer. Exactly `body_len` bytes of records must follow it on the connection.
+pub fn pop(out: &mut Vec<u8>, form: SerializeType, opaque: i32, reply: &PopReply<'_>, body_len: usize) {
+    let mut frame = Writer::begin(out, form, reply.code.to_i32(), opaque, reply.remark);
+    frame.number(name!("popTime"), reply.pop_time_ms);
+    frame.number(name!("invisibleTime"), reply.invisible_ms);
+    frame.number(name!("reviveQid"), reply.revive_queue.into());
+    frame.number(name!("restNum"), reply.rest);
+    // Digits and separators: nothing to escape.
+    if let Some(starts) = reply.starts {
+        frame.plain(name!("startOffsetInfo"), starts.as_bytes());
+    }
+    if let Some(offsets) = reply.offsets {
+        frame.plain(name!("msgOffsetInfo"), offsets.as_bytes());
+    }
+    if let Some(counts) = reply.counts {
+        frame.plain(name!("orderCountInfo"), counts.as_bytes());
+    }
     frame.finish(opaque, Some(reply.remark), body_len);
 }
 

@@ -277,6 +277,8 @@ impl Raw {
             trace_topic_name: self.text("msgTraceTopicName").to_owned(),
             timer_wheel_enable: self.flag("timerWheelEnable"),
             revive_queues: self.number("reviveQueueNum") as u32,
+            pop_retry_percent: self.number("popFromRetryProbability") as u32,
+            retry_topic_v2: self.flag("enableRetryTopicV2"),
             offset_flush_interval_ms: self.number("flushConsumerOffsetInterval"),
             client_expiry_ms: self.number("channelExpiredTimeout"),
             store_replies: self.flag("storeReplyMessageEnable"),

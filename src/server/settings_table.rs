@@ -361,7 +361,7 @@ pub const SETTINGS: &[Setting] = &[
         name: "retry_topic_v2",
         default: "false",
         kind: Flag,
-        when: Later("POP"),
+        when: Restart,
         about: "POP retry names with + instead of _.",
     },
     Setting {
@@ -693,7 +693,7 @@ pub const SETTINGS: &[Setting] = &[
         name: "pop_retry_percent",
         default: "20",
         kind: Number(0, 100),
-        when: Later("POP"),
+        when: Restart,
         about: "Chance that a POP reads the retry topic first.",
     },
     Setting {

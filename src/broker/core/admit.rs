@@ -74,6 +74,8 @@ impl BrokerCore {
             (Target::QueryByKey, _) => self.query_by_key(cx, to, frame),
             (Target::SendBack, _) => self.send_back(cx, to, frame, asked),
             (Target::Reply, _) => self.reply_message(cx, to, peer, frame, asked),
+            (Target::Pop, _) => self.pop(cx, to, peer, code, frame, asked),
+            (Target::PopAck, _) => self.pop_ack(cx, to, peer, code, frame),
             (Target::Owner, _) => self.hand_to_owner(cx, to, peer, frame),
         }
     }

@@ -228,6 +228,9 @@ impl Owner {
             }
             return;
         }
+        if self.modes_written(turn, token, &result) {
+            return;
+        }
         let Some(writing) = &mut self.flow.writing else { return self.tombstone_written(turn, token, result) };
         let Some(file) = writing.files.remove(&token) else { return self.tombstone_written(turn, token, result) };
         if let Err(error) = result {

@@ -81,6 +81,7 @@ impl OwnerHost {
             groups: read("subscriptionGroup.json")?,
             offsets: read("consumerOffset.json")?,
             filters: read("consumerFilter.json")?,
+            request_modes: read("messageRequestMode.json")?,
             journal: entries,
             placement,
         };
@@ -194,6 +195,9 @@ impl OwnerHost {
             OwnerAction::SendBack { job, outcome } => {
                 lanes.post(core_of(job.shard, self.cores), CoreMessage::SendBack { job, outcome });
             }
+            OwnerAction::PopOffsets { shard, pair, offsets } => {
+                lanes.post(core_of(shard, self.cores), CoreMessage::PopOffsets { shard, pair, offsets });
+            }
             OwnerAction::Publish(snapshot) => {
                 for core in (0..self.cores).map(CoreId) {
                     lanes.post(core, CoreMessage::Snapshot(snapshot.clone()));
@@ -236,6 +240,7 @@ impl OwnerHost {
                 (self.config.clone(), "consumerOffset.json")
             }
             OwnerFile::ConsumerFilters => (self.config.clone(), "consumerFilter.json"),
+            OwnerFile::RequestModes => (self.config.clone(), "messageRequestMode.json"),
             OwnerFile::Placement => (self.shards_config.clone(), "placement.json"),
             OwnerFile::Settings => {
                 let path = self.settings_file.clone();

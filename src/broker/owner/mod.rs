@@ -18,6 +18,7 @@ pub mod version;
 mod answer;
 mod bloom;
 mod calls;
+mod assignment;
 mod delete_topic;
 mod flow;
 mod group_requests;
@@ -32,6 +33,7 @@ mod settings;
 mod statistics;
 mod topic_requests;
 
+pub use assignment::PopToOwner;
 pub use host::{BootError, OwnerHost};
 pub use replies::ReplyMessage;
 
@@ -167,6 +169,8 @@ pub enum OwnerRequest {
         /// Its queues.
         queues: u32,
     },
+    /// POP asks.
+    Pop(PopToOwner),
     /// A connection is gone: its clients leave their groups.
     ConnectionClosed(ConnectionId),
     /// A client's answer to something that the owner sent it (221, 307, 309); matched by connection and opaque.
@@ -270,6 +274,8 @@ pub enum OwnerFile {
     ConsumerFilters,
     /// `shards/placement.json`.
     Placement,
+    /// `config/messageRequestMode.json`.
+    RequestModes,
     /// The live settings that were changed while running, as Java properties.
     Settings,
 }
@@ -342,6 +348,15 @@ pub enum OwnerAction {
         job: Box<SendBackJob>,
         /// Whether it can go on.
         outcome: Result<(), Refusal>,
+    },
+    /// Tell a shard where a group is in the queues of a topic.
+    PopOffsets {
+        /// The shard.
+        shard: ShardId,
+        /// Carried back.
+        pair: u32,
+        /// Queue and offset, of those that have one.
+        offsets: Vec<(u32, i64)>,
     },
     /// Give this snapshot to every core, core 0 included; each answers `SnapshotSeen`.
     Publish(Arc<Snapshot>),
@@ -423,6 +438,8 @@ pub struct OwnerBoot {
     pub offsets: Option<Vec<u8>>,
     /// `consumerFilter.json`.
     pub filters: Option<Vec<u8>>,
+    /// `messageRequestMode.json`.
+    pub request_modes: Option<Vec<u8>>,
     /// The entries of the offset journal, oldest first.
     pub journal: Vec<Vec<u8>>,
     /// `shards/placement.json`.
@@ -456,6 +473,7 @@ pub struct Owner {
     locks: locks::Locks,
     /// Bytes of the replies that wait for clients.
     reply_bytes: usize,
+    modes: assignment::RequestModes,
     rates: runtime_info::Rates,
     clients_checked_us: u64,
     next_token: u64,
@@ -544,6 +562,8 @@ impl Owner {
             calls: calls::Calls::default(),
             locks: locks::Locks::default(),
             reply_bytes: 0,
+            modes: assignment::RequestModes::open(boot.request_modes.as_deref())
+                .map_err(named("messageRequestMode.json"))?,
             rates: runtime_info::Rates::new(now),
             clients_checked_us: now.mono_us,
             next_token: 0,
@@ -607,6 +627,7 @@ impl Owner {
                 turn.out.push(OwnerAction::Producer { shard, half, conn });
             }
             OwnerRequest::EnsureSystemTopic { topic, queues } => self.ensure_system_topic(turn, topic, queues),
+            OwnerRequest::Pop(ask) => self.pop_asks(turn, ask),
             OwnerRequest::ConnectionClosed(conn) => self.connection_closed(turn, conn),
             OwnerRequest::ClientReply { conn, command } => self.client_reply(turn, conn, command),
         }
@@ -626,6 +647,11 @@ impl Owner {
         use RequestCode as C;
         let Some(code) = RequestCode::from_i32(command.code) else { return Ok(Outcome::Now(asker.unsupported())) };
         match code {
+            C::QueryAssignment => self.query_assignment(asker, command),
+            C::SetMessageRequestMode => self.set_request_mode(turn, asker, command),
+            C::GetAllMessageRequestMode => Ok(self.all_request_modes(asker)),
+            // There is no second engine whose state could be taken back.
+            C::PopRollback => Ok(Outcome::Now(asker.ok())),
             C::QueryConsumerOffset => self.query_offset(turn, asker, command),
             C::UpdateConsumerOffset => self.update_offset(asker, command),
             C::UpdateAndCreateTopic => self.update_topic(turn, asker, command),

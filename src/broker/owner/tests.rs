@@ -76,6 +76,7 @@ impl World {
             groups: files.get(&OwnerFile::Groups).cloned(),
             offsets: files.get(&OwnerFile::ConsumerOffsets).cloned(),
             filters: files.get(&OwnerFile::ConsumerFilters).cloned(),
+            request_modes: files.get(&OwnerFile::RequestModes).cloned(),
             journal: journal.clone(),
             placement,
         };
@@ -177,6 +178,7 @@ impl World {
                 self.step(OwnerEvent::Journaled(Ok(())));
             }
             OwnerAction::TopicsChanged { version, .. } => self.announced.push(version),
+            OwnerAction::PopOffsets { .. } => {}
             OwnerAction::Ready => self.ready = true,
             OwnerAction::MeasureSpace => {
                 self.coming.push_back(OwnerEvent::Space { total: 4 << 30, available: 1 << 30 })

@@ -11,7 +11,7 @@ use remoting::{Command, RequestCode, ResponseCode};
 use store::ShardId;
 
 /// What to do with a request.
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 pub enum Admission {
     /// Ask the transactions of this shard.
     Ask(ShardId, ServiceRequest),

@@ -4,11 +4,12 @@
 //! the turn's write; one for another shard crosses once and is told back when it is durable there; each [`Waiter`] is told
 //! exactly once.
 
-use crate::crossing::{Answers, CoreMessage, ReplyTo};
+use crate::config::BrokerOptions;
+use crate::crossing::{Answers, CoreMessage, Forwarded, ReplyTo, Work};
 use crate::parked::{AckGroups, Acknowledge, Parked, Pending};
 use crate::response::SendIdentity;
 use crate::router::core_of;
-use crate::services::ServiceKind;
+use crate::services::{ServiceKind, ServiceRequest};
 use crate::snapshot::Snapshot;
 use bytes::Bytes;
 use message::record::RecordFields;
@@ -81,6 +82,8 @@ pub struct ShardContext<'a, 'b> {
     pub store_host: SocketAddr,
     /// What the broker says of itself.
     pub identity: &'a SendIdentity,
+    /// The settings that are fixed at start.
+    pub options: &'a Arc<BrokerOptions>,
     pub(crate) acks: &'a mut AckGroups,
     pub(crate) parked: &'a mut Parked,
 }
@@ -109,6 +112,17 @@ impl ShardContext<'_, '_> {
             self.answers.lanes.requests(core).record(to, record, waiter);
         }
         Ok(())
+    }
+
+    /// Hands a request that is not answered yet to the service of another shard.
+    pub fn forward(&mut self, to: ShardId, reply: ReplyTo, request: ServiceRequest) {
+        let core = core_of(to, self.answers.lanes.cores());
+        let forwarded = Forwarded { reply, shard: to, work: Work::Service(Box::new(request)) };
+        if core == self.answers.lanes.own() {
+            self.answers.lanes.post(core, CoreMessage::Forwarded(Box::new(forwarded)));
+        } else {
+            self.answers.lanes.requests(core).entries.push(forwarded);
+        }
     }
 
     /// The whole record at an offset of this shard.

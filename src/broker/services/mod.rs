@@ -78,12 +78,14 @@ pub trait ShardService {
 }
 
 /// A request of a client that a service of a shard carries out.
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 pub enum ServiceRequest {
     /// 37.
     EndTransaction(transaction::EndTransaction),
     /// 323: the half message at this offset is to be checked again.
     ResumeCheck(PhysicalOffset),
+    /// POP.
+    Pop(pop::request::PopRequest),
 }
 
 /// The services of one shard.
@@ -150,6 +152,7 @@ impl Services {
         match request {
             ServiceRequest::EndTransaction(request) => self.transaction.end(cx, to, request),
             ServiceRequest::ResumeCheck(offset) => self.transaction.resume_check(cx, to, offset),
+            ServiceRequest::Pop(request) => self.pop.request(cx, to, request),
         }
     }
 

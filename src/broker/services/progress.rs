@@ -8,7 +8,8 @@
 use crate::services::{pop, schedule, timer, transaction};
 use hashbrown::HashSet;
 use message::{PhysicalOffset, sys_flag};
-use remoting::json::JsonRef;
+use remoting::Json;
+use remoting::json::{JsonRef, Key};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
@@ -48,6 +49,8 @@ pub struct JavaProgress {
     pub delay: BTreeMap<u32, u64>,
     /// `consumerOffset.json`: queue to next offset, by `topic@group`, of the groups that are the broker's own.
     pub system_offsets: BTreeMap<String, BTreeMap<u32, u64>>,
+    /// `consumerOrderInfo.json`: ordered POP queues.
+    pub order_info: Option<Vec<u8>>,
     /// `timercheck`: timers due before this time are delivered, ms since 1970.
     pub timer_read_ms: Option<i64>,
 }
@@ -57,12 +60,14 @@ pub struct JavaProgress {
 pub struct ProgressFiles {
     own: ConfigDir,
     java: ConfigDir,
+    /// A Java broker may open the store again: it has one shard.
+    for_java: bool,
 }
 
 impl ProgressFiles {
     /// The files of a store.
     pub fn new(home: &StoreHome) -> Self {
-        Self { own: home.shards_config(), java: home.config() }
+        Self { own: home.shards_config(), java: home.config(), for_java: home.shards() == 1 }
     }
 
     /// What a shard's services start from; walks through the log behind the saved end.
@@ -102,6 +107,23 @@ impl ProgressFiles {
         self.own.write(&file_name(shard), &bytes)
     }
 
+    /// Writes what a Java broker reads of ordered POP queues, of a store that it may open.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn write_order(&self, table: Vec<(String, u32, Json)>) -> io::Result<()> {
+        const NAME: &str = "consumerOrderInfo.json";
+        if !self.for_java || (table.is_empty() && self.read_java(NAME)?.is_none()) {
+            return Ok(());
+        }
+        let mut by_key: BTreeMap<String, Vec<(Key, Json)>> = BTreeMap::new();
+        for (key, queue_id, info) in table {
+            by_key.entry(key).or_default().push((Key::Int(queue_id.into()), info));
+        }
+        let table = by_key.into_iter().map(|(key, queues)| (Key::from(key), Json::Object(queues))).collect();
+        self.java.write(NAME, &Json::bean([("table", Json::Object(table))]).to_pretty())
+    }
+
     fn java_progress(&self) -> io::Result<JavaProgress> {
         let mut found = JavaProgress::default();
         if let Some(bytes) = self.read_java("delayOffset.json")? {
@@ -119,6 +141,7 @@ impl ProgressFiles {
                 }
             }
         }
+        found.order_info = self.read_java("consumerOrderInfo.json")?;
         let timer = self.java.read("timercheck", &|bytes| bytes.len() >= 8);
         if let Ok(Some(bytes)) = timer {
             found.timer_read_ms = Some(i64::from_be_bytes(bytes[..8].try_into().expect("eight bytes")));

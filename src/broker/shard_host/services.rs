@@ -80,6 +80,12 @@ impl ShardHost {
         self.with_services(answers, at, |services, cx| services.request(cx, to, request));
     }
 
+    /// The owner says where a group is in the queues of a topic.
+    pub fn pop_offsets(&mut self, answers: &mut Answers<'_>, shard: ShardId, pair: u32, offsets: &[(u32, i64)]) {
+        let Some(at) = self.position(shard) else { return };
+        self.with_services(answers, at, |services, cx| services.pop.offsets(cx, pair, offsets));
+    }
+
     /// Bytes that a service waits for are there.
     pub(super) fn service_fetched(&mut self, answers: &mut Answers<'_>, at: usize, ticket: ServiceTicket) {
         self.with_services(answers, at, |services, cx| services.fetched(cx, ticket));
@@ -131,10 +137,10 @@ impl ShardHost {
         at: usize,
         f: impl FnOnce(&mut Services, &mut ShardContext<'_, '_>),
     ) {
-        let Self { hosted, snapshot, store_host, identity, .. } = self;
+        let Self { hosted, snapshot, store_host, identity, options, .. } = self;
         let Hosted { id, shard, acks, parked, services, .. } = &mut hosted[at];
-        let mut cx =
-            ShardContext { answers, shard, id: *id, snapshot, store_host: *store_host, identity, acks, parked };
+        let (id, store_host) = (*id, *store_host);
+        let mut cx = ShardContext { answers, shard, id, snapshot, store_host, identity, options, acks, parked };
         f(services, &mut cx);
     }
 
@@ -155,6 +161,7 @@ impl ShardHost {
         for hosted in self.hosted.iter_mut().filter(|hosted| hosted.saving.started) {
             let progress = hosted.services.save(hosted.shard.end());
             self.progress.write(hosted.id, &progress)?;
+            self.progress.write_order(hosted.services.pop.order_table())?;
         }
         Ok(())
     }

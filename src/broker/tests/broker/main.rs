@@ -5,6 +5,7 @@ mod reply;
 mod retry;
 mod transactions;
 mod transactions_cut;
+mod pop;
 mod world;
 
 use message::batch::{BatchEntry, encode_entry};

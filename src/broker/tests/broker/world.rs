@@ -63,6 +63,11 @@ impl World {
 
     /// The broker of a disk.
     pub fn open(disk: Arc<SimulatedDisk>, shards: u16, cores: u16, flush: FlushMode) -> Self {
+        Self::open_at(disk, shards, cores, flush, START)
+    }
+
+    /// The broker of a disk, started at this time.
+    pub fn open_at(disk: Arc<SimulatedDisk>, shards: u16, cores: u16, flush: FlushMode, now: Now) -> Self {
         let store = StoreOptions {
             segment_size_bytes: 1 << 22,
             queue_file_size_bytes: 20_000,
@@ -71,17 +76,17 @@ impl World {
         };
         let shared: Arc<dyn Disk> = disk.clone();
         let home = StoreHome::open(shared.clone(), Path::new("/data"), &store, Some(shards), 1).expect("store");
-        let options = Arc::new(BrokerOptions::with_address("127.0.0.1:10911".parse().unwrap()));
+        let options = BrokerOptions::with_address("127.0.0.1:10911".parse().unwrap());
+        let options = Arc::new(options);
         let (sender, control) = registration::channel();
-        let mut owner = Some(Box::new(
-            OwnerHost::open(options.clone(), shared.clone(), &home, cores, sender, START).expect("owner"),
-        ));
+        let mut owner =
+            Some(Box::new(OwnerHost::open(options.clone(), shared.clone(), &home, cores, sender, now).expect("owner")));
         let cores = (0..cores)
             .map(|core| {
                 let hosted = (0..shards)
                     .map(ShardId)
                     .filter(|shard| core_of(*shard, cores) == CoreId(core))
-                    .map(|id| (id, Shard::open(shared.clone(), &home, id, store.clone(), START).expect("shard").0))
+                    .map(|id| (id, Shard::open(shared.clone(), &home, id, store.clone(), now).expect("shard").0))
                     .collect();
                 let broker = BrokerCore::new(CoreParts {
                     core: CoreId(core),
@@ -111,7 +116,7 @@ impl World {
             })
             .collect();
         let home = Some(home);
-        let mut world = Self { disk, cores, home, now: START, next_opaque: 1, hold_syncs: false, _control: control };
+        let mut world = Self { disk, cores, home, now, next_opaque: 1, hold_syncs: false, _control: control };
         world.settle();
         world
     }
@@ -197,6 +202,28 @@ impl World {
         (0..count).for_each(|_| {
             self.turn();
         });
+    }
+
+    /// The time.
+    pub fn now(&self) -> Now {
+        self.now
+    }
+
+    /// Somebody sets the wall clock, forward or back.
+    pub fn set_clock(&mut self, by_ms: i64) {
+        self.now.wall_ms += by_ms;
+        self.settle();
+    }
+
+    /// The process dies, or the power fails, and the broker is started again at once; clients have to connect anew.
+    pub fn restart(self, shards: u16, cores: u16, flush: FlushMode, power_cut: Option<u64>) -> Self {
+        let (disk, now) = (self.disk.clone(), self.now);
+        drop(self);
+        match power_cut {
+            Some(seed) => disk.power_cut(seed),
+            None => disk.kill(),
+        }
+        Self::open_at(disk, shards, cores, flush, now)
     }
 
     /// Runs turns until nothing moves.
