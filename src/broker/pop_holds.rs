@@ -31,10 +31,13 @@ pub struct HeldPop {
 #[derive(Debug, Default)]
 pub struct PopHolds {
     holds: Slab<Hold>,
-    topics: HashMap<Arc<str>, HashMap<Arc<str>, VecDeque<u32>, FixedState>, RandomState>,
+    topics: HashMap<Arc<str>, Groups, RandomState>,
     connections: HashMap<ConnectionId, Vec<u32>, RandomState>,
     due: BTreeSet<(u64, u32)>,
 }
+
+/// Holds of one topic by group, oldest first.
+type Groups = HashMap<Arc<str>, VecDeque<u32>, FixedState>;
 
 #[derive(Debug)]
 struct Hold {

@@ -109,12 +109,12 @@ impl BrokerCore {
     /// Sends a pop to the first of its shards.
     fn walk(&mut self, cx: &mut Context<CoreMessage>, to: ReplyTo, run: Box<PopRun>) {
         match run.shard() {
-            Some(shard) => self.to_service(cx, to, shard, ServiceRequest::Pop(PopRequest::Run(run))),
+            Some(shard) => self.hand_to_service(cx, to, shard, ServiceRequest::Pop(PopRequest::Run(run))),
             None => response::pop(&mut self.answers(cx), &to, &run, ResponseCode::PollingTimeout),
         }
     }
 
-    fn to_service(&mut self, cx: &mut Context<CoreMessage>, to: ReplyTo, shard: ShardId, request: ServiceRequest) {
+    fn hand_to_service(&mut self, cx: &mut Context<CoreMessage>, to: ReplyTo, shard: ShardId, request: ServiceRequest) {
         let core = core_of(shard, self.cores);
         if core == self.core {
             let (host, mut answers) = self.parts(cx);
@@ -169,7 +169,7 @@ impl BrokerCore {
         let to = ReplyTo { counted: false, oneway: true, ..to };
         for shard in shards {
             let request = ServiceRequest::Pop(PopRequest::Watch(Box::new(ask.clone())));
-            self.to_service(cx, to, *shard, request);
+            self.hand_to_service(cx, to, *shard, request);
         }
     }
 

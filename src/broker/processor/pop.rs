@@ -148,6 +148,9 @@ pub fn admit(
     }))
 }
 
+/// A topic, and a group that may read it.
+type Readable = (Arc<Topic>, Arc<Group>);
+
 fn check_numbers(header: &PopHeader, options: &BrokerOptions, now_ms: i64) -> Result<(), Refusal> {
     let broker = options.ip();
     if now_ms.saturating_sub(header.born_ms).saturating_sub(header.poll_ms) > TOO_LATE_MS {
@@ -176,7 +179,7 @@ fn allowed(
     queue_id: i32,
     checks: &Checks<'_>,
     pop: bool,
-) -> Result<Option<(Arc<Topic>, Arc<Group>)>, Refusal> {
+) -> Result<Option<Readable>, Refusal> {
     let snapshot = checks.snapshot;
     let doing = if pop { "pop message" } else { "peeking message" };
     if snapshot.settings.broker_permission & PERM_READ == 0 {

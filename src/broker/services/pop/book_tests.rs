@@ -15,7 +15,7 @@ enum Fate {
 #[derive(Clone, Debug)]
 enum Written {
     Check { start: u64, pop_time_ms: i64, invisible_ms: i64, distances: Vec<u32> },
-    Ack { name: (u64, i64), offsets: Offsets },
+    Ack { name: (u64, i64), offsets: Vec<u64> },
 }
 
 struct Model {
@@ -116,7 +116,7 @@ impl Model {
         let Some((slot, new)) = self.book.ack(self.pair, 0, name, offsets.iter().copied()) else {
             return Offsets::new();
         };
-        let at = self.write(Written::Ack { name, offsets: new.clone() });
+        let at = self.write(Written::Ack { name, offsets: new.to_vec() });
         self.book.ack_written(slot, at);
         for offset in &new {
             let before = self.fates.insert(*offset, Fate::Acked);
@@ -138,7 +138,7 @@ impl Model {
         let (old, _) = self.book.ack(self.pair, 0, (start, pop_time_ms), std::iter::once(offset)).expect("it is held");
         let at = self.write(Written::Check { start: offset, pop_time_ms: time, invisible_ms, distances: vec![0] });
         self.book.written(slot, at + 1, at);
-        let ack = Written::Ack { name: (start, pop_time_ms), offsets: Offsets::from_slice(&[offset]) };
+        let ack = Written::Ack { name: (start, pop_time_ms), offsets: vec![offset] };
         let at = self.write(ack);
         self.book.ack_written(old, at);
         self.fates.insert(offset, Fate::Held { start: offset, pop_time_ms: time });
@@ -158,7 +158,7 @@ impl Model {
             }
             let there = self.book.revived(slot);
             let name = (check.start, check.pop_time_ms);
-            let at = self.write(Written::Ack { name, offsets: there });
+            let at = self.write(Written::Ack { name, offsets: there.to_vec() });
             self.book.ack_written(slot, at);
             assert!(self.book.check(slot).is_none(), "nothing of it is left");
         }

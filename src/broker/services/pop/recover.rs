@@ -58,7 +58,7 @@ pub(super) fn start(cx: &mut ShardContext<'_, '_>, found: &Found) -> Option<Runn
     };
     let log_end = running.take_progress(cx, found);
     for queue in 0..running.book.revive_queues() {
-        let from = running.from_where(cx, found, queue);
+        let from = running.begin_of(cx, found, queue);
         running.read_all(cx, queue, from, log_end);
     }
     running.delivered = running.still_wanted();
@@ -110,7 +110,7 @@ impl Running {
     }
 
     /// From where a revive queue is read: our own progress, or that of a Java broker that has run since.
-    fn from_where(&self, cx: &ShardContext<'_, '_>, found: &Found, queue: u32) -> u64 {
+    fn begin_of(&self, cx: &ShardContext<'_, '_>, found: &Found, queue: u32) -> u64 {
         let own = found.progress.as_ref().and_then(|progress| progress.pop.revive.get(&queue)).copied().unwrap_or(0);
         let bounds = cx.shard.bounds(self.topic.as_bytes(), self.first_queue + queue).unwrap_or_default();
         let key = crate::snapshot::topic_at_group(&self.topic, message::names::REVIVE_GROUP);

@@ -42,6 +42,30 @@ enum Due {
     Refused(String),
 }
 
+/// Why the messages of a check point are not all on their way.
+enum Halt {
+    /// Bytes are missing.
+    Missing(Missing),
+    /// The shard takes no record now.
+    Refused(String),
+    /// A topic is being made.
+    Later(String),
+}
+
+/// A check point that is due.
+struct Expired {
+    slot: u32,
+    topic: Arc<str>,
+    group: Arc<str>,
+    queue_id: u32,
+    pop_time_ms: i64,
+    physical: u64,
+    /// Tries of the group.
+    tries: i32,
+    /// Its retry topic.
+    retry: Arc<Topic>,
+}
+
 /// Where a message goes.
 struct Way<'a> {
     topic: &'a Arc<Topic>,
@@ -74,19 +98,17 @@ impl Running {
 
     fn revive(&mut self, cx: &mut ShardContext<'_, '_>, slot: u32) -> Due {
         let Some(check) = self.book.check(slot) else { return Due::Done };
-        let (pair, queue_id, physical) = (check.pair, check.queue_id, check.physical);
         let held: Vec<(u32, u64)> = check.held().collect();
-        let pop_time_ms = check.pop_time_ms;
-        let (topic, group) = (self.book.pair(pair).topic.clone(), self.book.pair(pair).group.clone());
         if held.is_empty() {
             // Everything is acknowledged or on its way; what is being written ends it.
             self.book.postpone(slot, i64::MAX);
             return Due::Done;
         }
-        let normal = normal_topic(&topic, &group);
-        let Some(settings) =
-            cx.snapshot.group(group.as_bytes()).filter(|_| cx.snapshot.topic(normal.as_bytes()).is_some())
-        else {
+        let pair = self.book.pair(check.pair);
+        let (topic, group) = (pair.topic.clone(), pair.group.clone());
+        let (queue_id, pop_time_ms, physical) = (check.queue_id, check.pop_time_ms, check.physical);
+        let has_topic = cx.snapshot.topic(normal_topic(&topic, &group).as_bytes()).is_some();
+        let Some(settings) = cx.snapshot.group(group.as_bytes()).filter(|_| has_topic) else {
             tracing::info!(
                 topic = &*topic,
                 group = &*group,
@@ -95,71 +117,89 @@ impl Running {
             self.book.forget(slot);
             return Due::Done;
         };
-        let most = settings.retry_max_times;
+        let tries = settings.retry_max_times;
         let Some(retry) = self.retry_way(cx, &topic, &group) else {
             self.book.postpone(slot, self.again_ms(cx));
             return Due::Done;
         };
+        let of = Expired { slot, topic, group, queue_id, pop_time_ms, physical, tries, retry };
         let mut waiting = None;
-        let mut missing = None;
-        let mut later = None;
+        let mut end = Ok(());
         for (at, offset) in held {
-            let record = match message_at(cx, &topic, queue_id, offset) {
-                ReadStep::Ready(record) => record,
-                ReadStep::Missing(more) => {
-                    missing = Some(more);
-                    break;
-                }
-                ReadStep::Failed(error) => {
-                    tracing::error!(topic = &*topic, queue_id, offset, %error, "a message that is due cannot be read");
-                    None
-                }
-            };
-            let own = physical + u64::from(at);
-            let view = record.as_deref().and_then(|record| RecordView::parse(record).ok());
-            let view = view.filter(|view| view.store_timestamp_ms() <= pop_time_ms.saturating_add(CLOCK_SLACK_MS));
-            if let Some(view) = view
-                && !self.delivered.remove(&own)
-            {
-                let dead = most >= 0 && view.reconsume_times() >= most;
-                let way = if dead { self.topic_or_make(cx, names::dlq_topic(&group), 1) } else { Some(retry.clone()) };
-                let Some(way) = way else {
-                    later = Some("the dead-letter topic is being made".to_owned());
-                    continue;
-                };
-                let way = Way { topic: &way, dead };
-                let waiter = *waiting.get_or_insert_with(|| self.wait(Then::Revived(slot)));
-                match self.copy(cx, &way, &group, &view, own, pop_time_ms, Token::Copy { waiting: waiter, at }) {
-                    Ok(()) => self.waiting[waiter as usize].left += 1,
-                    Err(AppendError::Illegal(why)) => {
-                        tracing::error!(
-                            topic = &*topic,
-                            queue_id,
-                            offset,
-                            ?why,
-                            "a message cannot come back: it is dropped"
-                        );
-                    }
-                    Err(error) => {
-                        self.drop_unused(&mut waiting);
-                        self.book.postpone(slot, if waiting.is_some() { i64::MAX } else { self.again_ms(cx) });
-                        return Due::Refused(error.to_string());
-                    }
-                }
+            end = self.bring_back(cx, &of, at, offset, &mut waiting);
+            if end.is_err() {
+                break;
             }
-            self.book.reviving(slot, at);
         }
         self.drop_unused(&mut waiting);
-        if waiting.is_some() {
-            // It comes up again when the copies are written.
-            self.book.postpone(slot, i64::MAX);
-            return Due::Done;
+        match end {
+            Ok(()) | Err(Halt::Missing(_) | Halt::Later(_)) if waiting.is_some() => {
+                // It comes up again when the copies are written.
+                self.book.postpone(slot, i64::MAX);
+                Due::Done
+            }
+            Err(Halt::Missing(missing)) => Due::Missing(missing),
+            Err(Halt::Refused(why)) => {
+                self.book.postpone(slot, if waiting.is_some() { i64::MAX } else { self.again_ms(cx) });
+                Due::Refused(why)
+            }
+            Err(Halt::Later(why)) => {
+                self.revived(cx, slot, Some(why));
+                Due::Done
+            }
+            Ok(()) => {
+                self.revived(cx, slot, None);
+                Due::Done
+            }
         }
-        if let Some(missing) = missing {
-            return Due::Missing(missing);
+    }
+
+    /// Copies one message of an expired check point to where it comes back from. What is gone is passed over.
+    fn bring_back(
+        &mut self,
+        cx: &mut ShardContext<'_, '_>,
+        of: &Expired,
+        at: u32,
+        offset: u64,
+        waiting: &mut Option<u32>,
+    ) -> Result<(), Halt> {
+        let Expired { slot, topic, queue_id, .. } = of;
+        let record = match message_at(cx, topic, *queue_id, offset) {
+            ReadStep::Ready(record) => record,
+            ReadStep::Missing(missing) => return Err(Halt::Missing(missing)),
+            ReadStep::Failed(error) => {
+                tracing::error!(topic = &**topic, queue_id, offset, %error, "a message that is due cannot be read");
+                None
+            }
+        };
+        let view = record.as_deref().and_then(|record| RecordView::parse(record).ok());
+        let latest_ms = of.pop_time_ms.saturating_add(CLOCK_SLACK_MS);
+        let own = of.physical + u64::from(at);
+        if let Some(view) = view.filter(|view| view.store_timestamp_ms() <= latest_ms)
+            && !self.delivered.remove(&own)
+        {
+            let dead = of.tries >= 0 && view.reconsume_times() >= of.tries;
+            let way =
+                if dead { self.topic_or_make(cx, names::dlq_topic(&of.group), 1) } else { Some(of.retry.clone()) };
+            let Some(way) = way else { return Err(Halt::Later("the dead-letter topic is being made".to_owned())) };
+            let waiter = *waiting.get_or_insert_with(|| self.wait(Then::Revived(*slot)));
+            let way = Way { topic: &way, dead };
+            match self.copy(cx, &way, of, &view, own, Token::Copy { waiting: waiter, at }) {
+                Ok(()) => self.waiting[waiter as usize].left += 1,
+                Err(AppendError::Illegal(why)) => {
+                    tracing::error!(
+                        topic = &**topic,
+                        queue_id,
+                        offset,
+                        why,
+                        "a message cannot come back: it is dropped"
+                    );
+                }
+                Err(error) => return Err(Halt::Refused(error.to_string())),
+            }
         }
-        self.revived(cx, slot, later);
-        Due::Done
+        self.book.reviving(*slot, at);
+        Ok(())
     }
 
     fn again_ms(&self, cx: &ShardContext<'_, '_>) -> i64 {
@@ -223,25 +263,23 @@ impl Running {
         known
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one message and where it goes")]
     fn copy(
         &self,
         cx: &mut ShardContext<'_, '_>,
         way: &Way<'_>,
-        group: &str,
+        of: &Expired,
         view: &RecordView<'_>,
         own: u64,
-        pop_time_ms: i64,
         token: Token,
     ) -> Result<(), AppendError> {
         let queue_id = queue_here(way.topic, cx.id);
-        let pop_time = itoa::Buffer::new().format(pop_time_ms).to_owned();
+        let pop_time = itoa::Buffer::new().format(of.pop_time_ms).to_owned();
         let mut texts = DelayTexts::default();
         let mut list = PropertyList::parse(view.properties());
         if view.reconsume_times() == 0 || !list.contains(FIRST_POP_TIME) {
             list.put(FIRST_POP_TIME, pop_time.as_bytes());
         }
-        list.put(ORIGIN_GROUP, group.as_bytes());
+        list.put(ORIGIN_GROUP, of.group.as_bytes());
         if way.dead && !list.contains(DLQ_ORIGIN_TOPIC) {
             list.put(DLQ_ORIGIN_TOPIC, view.topic());
         }

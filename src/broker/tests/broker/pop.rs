@@ -458,3 +458,69 @@ fn a_topic_that_is_made_anew_starts_anew() {
     assert_eq!(texts(&take(&mut world, client, "g", "t", 1_000)), numbered(8..12), "old check points are gone");
     world.stop();
 }
+
+#[test]
+fn a_clock_that_jumps_neither_loses_nor_doubles_a_message() {
+    for (shards, cores) in LAYOUTS {
+        let mut world = World::new(shards, cores, FlushMode::Async);
+        let client = world.connect(0);
+        fill(&mut world, client, "t", 0..8);
+        assert_eq!(take(&mut world, client, "g", "t", 30_000).len(), 8);
+        world.set_clock(-3_600_000);
+        world.advance(2_000);
+        assert!(take(&mut world, client, "g", "t", 30_000).is_empty(), "set back: still invisible");
+        world.set_clock(3_600_000 + 60_000);
+        world.advance(2_000);
+        let again = take(&mut world, client, "g", "t", 30_000);
+        assert_eq!(texts(&again), numbered(0..8), "set forward: its time is over");
+        again.iter().for_each(|m| assert_eq!(world.call(client, ack("g", m)).code, 0));
+        world.set_clock(3_600_000);
+        world.advance(2_000);
+        assert!(take(&mut world, client, "g", "t", 30_000).is_empty());
+        world.stop();
+    }
+}
+
+#[test]
+fn an_expression_chooses_what_is_popped() {
+    for (shards, cores) in LAYOUTS {
+        let mut world = World::new(shards, cores, FlushMode::Async);
+        let client = world.connect(0);
+        for n in 0..12 {
+            let properties = format!("n\u{1}{n}\u{2}");
+            assert_eq!(world.call(client, send("t", n % 4, &properties, format!("m{n}").as_bytes())).code, 0);
+        }
+        let request = pop(&world, "g", "t", -1, 32, 1_000, 0).with_field("expType", "SQL92").with_field("exp", "n > 7");
+        let answer = world.call(client, request.clone());
+        assert_eq!(texts(&popped(&answer, "t", "g")), numbered(8..12));
+        assert_eq!(world.call(client, request).code, 210, "the others are passed over");
+        world.advance(1_500);
+        assert_eq!(texts(&take(&mut world, client, "g", "t", 1_000)), numbered(8..12), "and do not come back");
+        world.stop();
+    }
+}
+
+#[test]
+fn a_store_without_room_loses_nothing() {
+    let mut world = World::new(1, 1, FlushMode::Async);
+    let client = world.connect(0);
+    fill(&mut world, client, "t", 0..4);
+    assert_eq!(world.call(client, send("full", 0, "", b"x")).code, 0);
+    let first = take(&mut world, client, "g", "t", 2_000);
+    world.disk.set_capacity(1);
+    let mut refused = 0;
+    for n in 0..20_000 {
+        let code = world.call(client, send("full", n % 4, "", &[b'x'; 16_000])).code;
+        if code != 0 {
+            refused = code;
+            break;
+        }
+    }
+    assert_eq!(refused, 14, "the log is full");
+    assert!(matches!(world.call(client, ack("g", &first[0])).code, 0 | 14));
+    world.advance(3_000);
+    world.disk.set_capacity(1 << 40);
+    world.advance(5_000);
+    let again = take(&mut world, client, "g", "t", 60_000);
+    assert!((3..=4).contains(&again.len()), "what was not acknowledged came back: {again:?}");
+}
