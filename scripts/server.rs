@@ -249,8 +249,9 @@ fn running(folder: &Path) -> Result<Option<Pid>> {
     // Process ids are used again: ours listens where we told it to. Right after its start it shows no arguments yet.
     let arguments = fs::read_to_string(folder.join("arguments")).unwrap_or_default();
     let address = arguments.lines().find(|word| word.parse::<SocketAddr>().is_ok()).unwrap_or("no address");
-    let ours =
-        ended || fs::read_to_string(format!("/proc/{text}/cmdline")).is_ok_and(|c| c.is_empty() || c.contains(address));
+    // While it goes over from a wrapper to the program its arguments cannot always be read.
+    let command = fs::read_to_string(format!("/proc/{text}/cmdline")).unwrap_or_default();
+    let ours = command.is_empty() || command.contains(address);
     Ok((ours && !ended).then_some(pid))
 }
 
