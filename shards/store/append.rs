@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 use sys::disk::DiskFile;
 
 use crate::consume_queue::{Entry, Slot, is_file_name};
+use crate::entry_tag;
 use crate::error::{AppendError, WriteError};
 use crate::flush::SyncPart;
 use crate::index::RecordKeys;
@@ -193,7 +194,10 @@ impl Shard {
         store_ms: i64,
     ) {
         let offset = PhysicalOffset(entry.offset);
-        let found = RecordKeys::scan(&self.log.staging()[properties..]);
+        let level_ms = &self.options.delay_level_ms;
+        let properties = &self.log.staging()[properties..];
+        let found = RecordKeys::scan(properties);
+        entry.tag = entry_tag::of_record(fields.topic, properties, &found, store_ms, level_ms);
         if self.options.message_index_enable {
             let keys = &mut self.staged_keys;
             found.hashes(fields.topic, fields.sys_flag, &mut |hash| {
@@ -201,7 +205,6 @@ impl Shard {
             });
         }
         if let Some(slot) = slot {
-            entry.tag = found.tags_code();
             self.staged.push(Staged { slot, entry, store_ms });
         }
     }

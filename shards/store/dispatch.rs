@@ -8,6 +8,7 @@ use message::record::RecordView;
 use message::{PhysicalOffset, sys_flag};
 
 use crate::consume_queue::{Entry, QueueTable, Slot, is_file_name};
+use crate::entry_tag;
 use crate::index::RecordKeys;
 
 /// Most blank entries that stand in for lost records of one queue. A larger jump in queue offsets is not believed.
@@ -38,13 +39,14 @@ pub(crate) enum Trust {
 }
 
 /// Dispatches a record that recovery read. `damaged`: its body is not what was stored; its place in the queue is kept by
-/// a blank entry.
+/// a blank entry. `level_ms`: the delay of each level.
 pub(crate) fn recovered(
     table: &mut QueueTable,
     record: &RecordView<'_>,
     at: PhysicalOffset,
     damaged: bool,
     trust: Trust,
+    level_ms: &[i64],
 ) -> Dispatched {
     let Ok(queue_id) = u32::try_from(record.queue_id()) else { return Dispatched::NotQueued };
     let offset = record.queue_offset().0;
@@ -74,8 +76,11 @@ pub(crate) fn recovered(
             _ => (next..offset).for_each(|_| push(table, slot, Entry::BLANK, 0)),
         }
     }
-    let entry = Entry { offset: at.0, size: record.size(), tag: RecordKeys::scan(record.properties()).tags_code() };
-    push(table, slot, if damaged { Entry::BLANK } else { entry }, record.store_timestamp_ms());
+    let store_ms = record.store_timestamp_ms();
+    let found = RecordKeys::scan(record.properties());
+    let tag = entry_tag::of_record(record.topic(), record.properties(), &found, store_ms, level_ms);
+    let entry = Entry { offset: at.0, size: record.size(), tag };
+    push(table, slot, if damaged { Entry::BLANK } else { entry }, store_ms);
     Dispatched::Added
 }
 

@@ -54,6 +54,14 @@ pub enum OpenError {
         /// Java's name of the setting.
         setting: &'static str,
     },
+    /// The store has no queues for so many delay levels.
+    #[error("messageDelayLevel has {levels} levels; this store can have 1 to {room}")]
+    DelayLevels {
+        /// Levels of the configuration.
+        levels: u32,
+        /// Levels that the store has queues for.
+        room: u32,
+    },
     /// The commit log has a hole.
     #[error("the commit log file {0} is missing between others")]
     MissingSegment(PathBuf),

@@ -52,7 +52,7 @@ pub fn dispatch_records(data: &[u8]) {
     while let Ok(record) = RecordView::parse(rest) {
         for trust in [Trust::WholeLog, Trust::Table, Trust::Files] {
             let damaged = at % 3 == 1;
-            dispatch::recovered(&mut table, &record, PhysicalOffset(at), damaged, trust);
+            dispatch::recovered(&mut table, &record, PhysicalOffset(at), damaged, trust, &[1_000]);
         }
         at += u64::from(record.size());
         rest = &rest[record.size() as usize..];

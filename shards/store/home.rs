@@ -18,6 +18,9 @@ use crate::options::StoreOptions;
 use crate::placement::Placement;
 use crate::tombstones::Tombstones;
 
+/// Most delay levels of a new store.
+const MAX_LEVELS: u32 = 1024;
+
 /// What Java writes into the lock file.
 const LOCK_TEXT: &[u8] = b"lock";
 
@@ -58,12 +61,14 @@ impl StoreHome {
             _ => OpenError::Io { path: layout.lock(), error },
         })?;
         let found = check(&*disk, &layout, options)?;
+        let levels = options.delay_level_ms.len() as u32;
+        check_levels(found.manifest.as_ref(), levels)?;
         let has = found.manifest.as_ref().map(|manifest| manifest.shards).or(found.is_java.then_some(1));
         let wanted = wanted_shards(root, has, shards, default_shards)?;
         let was_clean = disk.metadata(&layout.abort()).map_err(OpenError::io(layout.abort()))?.is_none();
         let ours = ConfigDir::new(disk.clone(), layout.shards_dir());
         let tombstones = Tombstones::load(ours.clone()).map_err(OpenError::io(layout.shards_dir()))?;
-        let manifest = prepare(&*disk, &layout, &ours, found, wanted)?;
+        let manifest = prepare(&*disk, &layout, &ours, found, wanted, levels)?;
         write_marks(&*disk, &layout).map_err(OpenError::io(root))?;
         Ok(StoreHome { disk, layout, manifest, tombstones: Arc::new(tombstones), was_clean, _lock: lock.into() })
     }
@@ -249,6 +254,12 @@ fn check_segments(disk: &dyn Disk, dir: &Path, expected: u64) -> Result<usize, O
     Ok(segments.len())
 }
 
+/// Each delay level has a queue of its own in each shard; how many there can be is settled when the store is made.
+fn check_levels(manifest: Option<&Manifest>, levels: u32) -> Result<(), OpenError> {
+    let room = manifest.map_or(MAX_LEVELS, |manifest| manifest.system_queues.schedule);
+    if (1..=room).contains(&levels) { Ok(()) } else { Err(OpenError::DelayLevels { levels, room }) }
+}
+
 /// Makes folders, placement, guard and manifest what `wanted` shards need. In this order: a crash in between leaves the
 /// old number of shards, and the next start does it again.
 fn prepare(
@@ -257,6 +268,7 @@ fn prepare(
     ours: &ConfigDir,
     found: Found,
     wanted: u16,
+    levels: u32,
 ) -> Result<Manifest, OpenError> {
     let shards_dir = layout.shards_dir();
     let at = || OpenError::io(shards_dir.clone());
@@ -268,7 +280,11 @@ fn prepare(
     disk.create_dir_all(&shards_dir).map_err(at())?;
     let (old, known) = match found.manifest {
         Some(manifest) => (manifest, true),
-        None => (Manifest::new(if found.is_java { 1 } else { wanted }, found.is_java), false),
+        None => {
+            let mut manifest = Manifest::new(if found.is_java { 1 } else { wanted }, found.is_java);
+            manifest.system_queues.schedule = manifest.system_queues.schedule.max(levels);
+            (manifest, false)
+        }
     };
     let mut manifest = old.clone();
     manifest.shards = wanted;

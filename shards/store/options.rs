@@ -3,6 +3,8 @@
 //! Role: one plain value handed to the store by value; nothing reads settings anywhere else. Bounds that do not depend
 //! on the configuration stand in `limits.rs`.
 
+use std::sync::Arc;
+
 /// When a record counts as stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlushMode {
@@ -44,7 +46,13 @@ pub struct StoreOptions {
     pub pull_disk_bytes: u32,
     /// Most records in an answer to a pull of old records (`maxTransferCountOnMessageInDisk`).
     pub pull_disk_count: u32,
+    /// The delay of each level in ms, level 1 first (`messageDelayLevel`): a waiting record's entry holds its due time.
+    pub delay_level_ms: Arc<[i64]>,
 }
+
+/// RocketMQ's delay levels, in seconds.
+pub const DELAY_LEVEL_S: [i64; 18] =
+    [1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1_200, 1_800, 3_600, 7_200];
 
 impl Default for StoreOptions {
     fn default() -> Self {
@@ -63,6 +71,7 @@ impl Default for StoreOptions {
             pull_memory_count: 32,
             pull_disk_bytes: 64 << 10,
             pull_disk_count: 8,
+            delay_level_ms: DELAY_LEVEL_S.map(|seconds| seconds * 1_000).into(),
         }
     }
 }

@@ -6,10 +6,6 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-/// Seconds of each delay level when nothing else is configured.
-const DEFAULT_DELAY_LEVEL_S: [i64; 18] =
-    [1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1_200, 1_800, 3_600, 7_200];
-
 /// Settings that stay as they are until the next start.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BrokerOptions {
@@ -85,7 +81,7 @@ impl BrokerOptions {
             region_id: "DefaultRegion".into(),
             trace_topic_enable: false,
             trace_topic_name: "RMQ_SYS_TRACE_TOPIC".into(),
-            delay_level_ms: DEFAULT_DELAY_LEVEL_S.map(|seconds| seconds * 1_000).to_vec(),
+            delay_level_ms: store::DELAY_LEVEL_S.map(|seconds| seconds * 1_000).to_vec(),
             timer_wheel_enable: true,
             timer_precision_ms: 1_000,
             timer_max_delay_s: 259_200,
@@ -195,6 +191,8 @@ pub struct LiveSettings {
     pub trace_on: bool,
     /// `defaultQueryMaxNum`: most messages of a query by key.
     pub query_max: u32,
+    /// `recallMessageEnable`: timed messages can be recalled.
+    pub recall: bool,
     /// `fileReservedTime`, hours that a log segment is kept.
     pub file_reserved_hours: u32,
 }
@@ -223,6 +221,7 @@ impl Default for LiveSettings {
             transaction_check_max: 15,
             trace_on: true,
             query_max: 32,
+            recall: false,
             file_reserved_hours: 72,
         }
     }
@@ -292,6 +291,7 @@ pub const LIVE_KEYS: &[LiveKey] = &[
     number!("transactionCheckMax", transaction_check_max, 1, 1_000_000),
     flag!("traceOn", trace_on),
     number!("defaultQueryMaxNum", query_max, 1, 1024),
+    flag!("recallMessageEnable", recall),
     number!("fileReservedTime", file_reserved_hours, 1, 1_000_000),
 ];
 

@@ -275,7 +275,10 @@ impl Raw {
             region_id: self.text("regionId").to_owned(),
             trace_topic_enable: self.flag("traceTopicEnable"),
             trace_topic_name: self.text("msgTraceTopicName").to_owned(),
+            delay_level_ms: delays_ms(self.text("messageDelayLevel")),
             timer_wheel_enable: self.flag("timerWheelEnable"),
+            timer_precision_ms: self.number("timerPrecisionMs") as i64,
+            timer_max_delay_s: self.number("timerMaxDelaySec") as i64,
             revive_queues: self.number("reviveQueueNum") as u32,
             pop_retry_percent: self.number("popFromRetryProbability") as u32,
             retry_topic_v2: self.flag("enableRetryTopicV2"),
@@ -306,6 +309,7 @@ impl Raw {
             pull_memory_count: self.number("maxTransferCountOnMessageInMemory") as u32,
             pull_disk_bytes: self.number("maxTransferBytesOnMessageInDisk") as u32,
             pull_disk_count: self.number("maxTransferCountOnMessageInDisk") as u32,
+            delay_level_ms: delays_ms(self.text("messageDelayLevel")).into(),
         }
     }
 
@@ -407,6 +411,21 @@ fn cores(flags: &Flags) -> Result<Vec<usize>> {
 
 fn hint(key: &str) -> String {
     settings::similar(key).map(|known| format!(" (did you mean {known}?)")).unwrap_or_default()
+}
+
+/// Delays such as `1s 5m`, in ms; their form was checked.
+fn delays_ms(text: &str) -> Vec<i64> {
+    let one = |delay: &str| {
+        let (number, unit) = delay.split_at(delay.len() - 1);
+        let unit_ms = match unit {
+            "s" => 1_000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            _ => 86_400_000,
+        };
+        number.parse::<i64>().expect("delays were checked") * unit_ms
+    };
+    text.split_whitespace().map(one).collect()
 }
 
 fn addresses(text: &str) -> Vec<String> {

@@ -629,7 +629,7 @@ pub const SETTINGS: &[Setting] = &[
         name: "delay_levels",
         default: "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
         kind: Delays,
-        when: Later("delayed messages"),
+        when: Restart,
         about: "Delay of each level.",
     },
     Setting {
@@ -733,7 +733,7 @@ pub const SETTINGS: &[Setting] = &[
         name: "recall",
         default: "false",
         kind: Flag,
-        when: Later("timed messages"),
+        when: Live,
         about: "Allow recalling timed messages.",
     },
     Setting {
@@ -885,7 +885,7 @@ pub const SETTINGS: &[Setting] = &[
         name: "timer_max_delay_s",
         default: "259200",
         kind: Number(1, 9000000000000),
-        when: Later("timed messages"),
+        when: Restart,
         about: "Furthest due time.",
     },
     Setting {
@@ -893,7 +893,7 @@ pub const SETTINGS: &[Setting] = &[
         name: "timer_precision_ms",
         default: "1000",
         kind: Number(100, 60000),
-        when: Later("timed messages"),
+        when: Restart,
         about: "Resolution of timed messages.",
     },
     Setting {
@@ -901,7 +901,7 @@ pub const SETTINGS: &[Setting] = &[
         name: "timer",
         default: "true",
         kind: Flag,
-        when: Later("timed messages"),
+        when: Restart,
         about: "Timed messages.",
     },
     Setting {

@@ -177,12 +177,12 @@ impl Recovery<'_> {
         let max_record = max_record(self.options, segment_size);
         let mut walk = Walk::new(&mut source, self.log.base_of(start), segment_size, max_record, self.durable)?;
         let (table, index, lost, tombstones) = (&mut self.table, &mut self.index, &mut self.lost, &self.tombstones);
-        let (disk, files) = (self.disk, &self.files);
+        let (disk, files, level_ms) = (self.disk, &self.files, &*self.options.delay_level_ms);
         walk.run(start, u64::MAX, &mut |record, at, damaged| {
             if tombstones.covers(record.topic(), at) {
                 return Ok(());
             }
-            if let Dispatched::Gap(slot) = dispatch::recovered(table, record, at, damaged, trust)
+            if let Dispatched::Gap(slot) = dispatch::recovered(table, record, at, damaged, trust, level_ms)
                 && !table.get(slot).lost
             {
                 table.get_mut(slot).lost = true;
@@ -240,10 +240,11 @@ impl Recovery<'_> {
         let max_record = max_record(self.options, segment_size);
         let mut walk = Walk::new(&mut source, start, segment_size, max_record, u64::MAX)?;
         let (table, tombstones, disk, files) = (&mut self.table, &self.tombstones, self.disk, &self.files);
+        let level_ms = &*self.options.delay_level_ms;
         walk.run(start, end, &mut |record, at, damaged| {
             let slot = u32::try_from(record.queue_id()).ok().and_then(|id| table.find(record.topic(), id));
             if slot.is_some_and(|slot| table.get(slot).lost) && !tombstones.covers(record.topic(), at) {
-                dispatch::recovered(table, record, at, damaged, Trust::WholeLog);
+                dispatch::recovered(table, record, at, damaged, Trust::WholeLog, level_ms);
             }
             keep_within_memory(disk, table, files)
         })?;
