@@ -8,6 +8,7 @@
 //! no file and knows no connection.
 
 pub mod context;
+pub mod deliver;
 pub mod pop;
 pub mod progress;
 pub mod schedule;
