@@ -3,6 +3,7 @@
 //! Role: shared by delay levels and timers. Invariants: the copy has everything of the waiting record but topic and queue, and
 //! names it by its physical offset; a record that can never be delivered is dropped with a line in the log, never tried for ever.
 
+use crate::services::progress::source_mark;
 use crate::services::{ServiceTicket, ShardContext, Waiter};
 use message::names;
 use message::properties::{PropertiesSource, find, name};
@@ -39,7 +40,7 @@ pub fn deliver(
         queue_id: queue_id as i32,
         topic,
         properties,
-        prepared_transaction_offset: record.physical_offset().to_i64(),
+        prepared_transaction_offset: source_mark(record.physical_offset()),
         ..record.fields()
     };
     match cx.put(to, &fields, Waiter::Service(ticket)) {

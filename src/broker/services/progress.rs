@@ -87,14 +87,11 @@ impl ProgressFiles {
         let mut delivered = HashSet::new();
         if let Some(progress) = &progress {
             shard.walk(PhysicalOffset(progress.log_end), &mut |record| {
+                // Only a commit can name the very first record of the store by 0.
                 let commit = sys_flag::transaction(record.sys_flag()) == sys_flag::TRANSACTION_COMMIT;
-                // Only a commit can name the very first record of the store.
-                match u64::try_from(record.prepared_transaction_offset()) {
-                    Ok(0) if !commit => {}
-                    Ok(source) => {
-                        delivered.insert(source);
-                    }
-                    Err(_) => {}
+                match record.prepared_transaction_offset() {
+                    0 if commit => delivered.extend([0]),
+                    mark => delivered.extend(source_of(mark)),
                 }
             })?;
         }
@@ -154,6 +151,21 @@ impl ProgressFiles {
             Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(None),
             other => other,
         }
+    }
+}
+
+/// What the record made from a waiting one has in its field "prepared transaction offset": that one's physical offset. The
+/// very first record of a store lies at 0, which means none there: -1 stands for it.
+#[must_use]
+pub fn source_mark(waiting: PhysicalOffset) -> i64 {
+    if waiting.0 == 0 { -1 } else { waiting.to_i64() }
+}
+
+/// The waiting record that a record was made from.
+fn source_of(mark: i64) -> Option<u64> {
+    match mark {
+        -1 => Some(0),
+        mark => u64::try_from(mark).ok().filter(|&offset| offset > 0),
     }
 }
 

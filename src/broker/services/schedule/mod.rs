@@ -9,7 +9,7 @@ use crate::services::deliver::{Delivery, deliver, log_drop};
 use crate::services::progress::{Found, Progress};
 use crate::services::{ServiceKind, ServiceTicket, ShardContext, ShardService, Stored};
 use hashbrown::HashSet;
-use level::{AHEAD, LevelQueue, Next};
+use level::{AHEAD, IN_FLIGHT, LevelQueue, Next};
 use message::properties::PropertiesSource;
 use message::record::RecordView;
 use message::{QueueOffset, names};
@@ -35,6 +35,8 @@ const READ_TRIES: u32 = 10;
 pub struct ScheduleProgress {
     /// By queue: everything below is delivered.
     pub delivered: BTreeMap<u32, u64>,
+    /// Physical offsets of waiting records behind that which are delivered too.
+    pub beyond: Vec<u64>,
 }
 
 /// The service of one shard.
@@ -44,7 +46,7 @@ pub struct Schedule {
     levels: Vec<Level>,
     /// Progress of queues that no level uses now.
     others: BTreeMap<u32, u64>,
-    /// Waiting records that were delivered before the start, behind the saved progress.
+    /// Waiting records that were delivered before the start, behind the progress of then; each is forgotten when it is passed.
     delivered: HashSet<u64>,
     due_us: Option<u64>,
     entries: Vec<QueueEntry>,
@@ -153,6 +155,36 @@ impl Schedule {
         }
     }
 
+    /// Which of the records known to be delivered wait in this queue, from `from` on. Deliveries are started in the queue's
+    /// order, so that only those that were under way at the end lie between delivered ones.
+    fn find_delivered(&mut self, cx: &mut ShardContext<'_, '_>, queue_id: u32, from: u64, known: &HashSet<u64>) {
+        let (mut from, mut others) = (QueueOffset(from), 0);
+        while others <= IN_FLIGHT && !known.is_empty() {
+            self.entries.clear();
+            let Self { entries, delivered, .. } = self;
+            let read =
+                cx.now_or_wait(|shard| shard.queue_entries(names::SCHEDULE_TOPIC, queue_id, from, AHEAD, entries));
+            let next = match read {
+                Ok(next) => next,
+                Err(error) => {
+                    tracing::error!(shard = cx.id.0, queue_id, %error, "delayed messages of the last moment may come twice");
+                    return;
+                }
+            };
+            if next <= from {
+                return;
+            }
+            for entry in &self.entries {
+                if known.contains(&entry.offset.0) {
+                    delivered.insert(entry.offset.0);
+                } else {
+                    others += 1;
+                }
+            }
+            from = next;
+        }
+    }
+
     fn park(&mut self, cx: &mut ShardContext<'_, '_>, at: usize, missing: Missing) -> Pause {
         self.levels[at].parked = true;
         cx.park(missing, ServiceTicket { kind: ServiceKind::Schedule, token: token(at, 0) });
@@ -170,14 +202,17 @@ impl ShardService for Schedule {
         self.first_queue = u32::from(cx.id.0) * rules.schedule_width;
         let own = found.progress.as_ref().map(|progress| &progress.schedule.delivered);
         self.others = own.cloned().unwrap_or_default();
-        self.delivered.clone_from(&found.delivered);
+        let beyond = found.progress.iter().flat_map(|progress| &progress.schedule.beyond);
+        let known: HashSet<u64> = found.delivered.iter().chain(beyond).copied().collect();
         for (at, &delay_ms) in rules.level_ms.iter().enumerate() {
             let queue_id = self.first_queue + at as u32;
             let end = cx.shard.bounds(names::SCHEDULE_TOPIC, queue_id).map_or(0, |bounds| bounds.max.0);
             let own = self.others.remove(&queue_id).unwrap_or(0);
             // A Java broker may have gone on from there; a number beyond the queue is none.
             let java = found.java.delay.get(&(queue_id + 1)).copied().filter(|&java| java <= end).unwrap_or(0);
-            let queue = LevelQueue::new(delay_ms, own.max(java).min(end));
+            let done = own.max(java).min(end);
+            self.find_delivered(cx, queue_id, done, &known);
+            let queue = LevelQueue::new(delay_ms, done);
             self.levels.push(Level { queue, parked: false, failed_reads: 0 });
         }
         self.wake_at(0);
@@ -232,7 +267,9 @@ impl ShardService for Schedule {
     fn save(&self, progress: &mut Progress) {
         let of_levels = (self.first_queue..).zip(&self.levels).map(|(queue_id, level)| (queue_id, level.queue.done()));
         let delivered = of_levels.filter(|(_, done)| *done > 0).chain(self.others.clone()).collect();
-        progress.schedule = ScheduleProgress { delivered };
+        let mut beyond: Vec<u64> = self.delivered.iter().copied().collect();
+        beyond.sort_unstable();
+        progress.schedule = ScheduleProgress { delivered, beyond };
     }
 }
 

@@ -1,5 +1,6 @@
 //! The broker as a whole, without sockets: requests in, answers out, on one core and across two.
 
+mod delay;
 mod filters;
 mod reply;
 mod retry;

@@ -76,7 +76,8 @@ impl World {
         };
         let shared: Arc<dyn Disk> = disk.clone();
         let home = StoreHome::open(shared.clone(), Path::new("/data"), &store, Some(shards), 1).expect("store");
-        let options = BrokerOptions::with_address("127.0.0.1:10911".parse().unwrap());
+        let mut options = BrokerOptions::with_address("127.0.0.1:10911".parse().unwrap());
+        options.live.recall = true;
         let options = Arc::new(options);
         let (sender, control) = registration::channel();
         let mut owner =

@@ -1,0 +1,139 @@
+//! Messages that wait: delay levels and timers, through restarts, power cuts and clocks that jump.
+
+use crate::LAYOUTS;
+use crate::world::{Client, World, ask, bodies, pull, send};
+use message::record::RecordView;
+use remoting::{Command, RequestCode};
+use store::FlushMode;
+
+/// Properties text of these pairs.
+fn properties(pairs: &[(&str, String)]) -> String {
+    pairs.iter().map(|(name, value)| format!("{name}\u{1}{value}\u{2}")).collect()
+}
+
+fn level(level: i32) -> String {
+    properties(&[("DELAY", level.to_string()), ("TAGS", "A".into())])
+}
+
+/// Everything in a queue.
+fn all(world: &mut World, client: Client, topic: &str, queue_id: i32) -> Vec<Command> {
+    let (mut from, mut found) = (0, Vec::new());
+    loop {
+        let pulled = world.call(client, pull("g", topic, queue_id, from, 0));
+        if pulled.code != 0 {
+            return found;
+        }
+        from = pulled.ext.i64("nextBeginOffset").unwrap();
+        found.push(pulled);
+    }
+}
+
+fn texts(world: &mut World, client: Client, topic: &str, queue_id: i32) -> Vec<String> {
+    all(world, client, topic, queue_id).iter().flat_map(bodies).collect()
+}
+
+#[test]
+fn a_level_delivers_to_the_chosen_queue_after_its_time_as_the_reference_does() {
+    for (shards, cores) in LAYOUTS {
+        let mut world = World::new(shards, cores, FlushMode::Async);
+        let client = world.connect(0);
+        for queue_id in 0..4 {
+            let sent = world.call(client, send("t", queue_id, &level(2), format!("late{queue_id}").as_bytes()));
+            assert_eq!((sent.code, sent.ext.i64("queueId").unwrap()), (0, i64::from(queue_id)), "{sent:?}");
+            assert_eq!(sent.ext.get("recallHandle"), None);
+        }
+        world.advance(4_900);
+        assert!((0..4).all(|queue_id| texts(&mut world, client, "t", queue_id).is_empty()));
+        world.advance(700);
+        for queue_id in 0..4 {
+            let found = all(&mut world, client, "t", queue_id);
+            assert_eq!(found.len(), 1, "{shards} shards, queue {queue_id}");
+            let record = RecordView::parse_checked(&found[0].body).unwrap();
+            let due_ms = 1_700_000_000_000 + 5_000;
+            assert!((due_ms..due_ms + 100).contains(&record.store_timestamp_ms()), "{}", record.store_timestamp_ms());
+            assert_eq!((record.topic(), record.body()), (&b"t"[..], format!("late{queue_id}").as_bytes()));
+            assert_eq!((record.queue_id(), record.born_timestamp_ms()), (queue_id, 1_600_000_000_000));
+            let text = String::from_utf8_lossy(record.properties()).into_owned();
+            for expected in ["DELAY\u{1}2", "REAL_TOPIC\u{1}t", "TAGS\u{1}A", &format!("REAL_QID\u{1}{queue_id}")] {
+                assert!(text.contains(expected), "{text:?}");
+            }
+            let waiting = world.call(client, ask(RequestCode::GetMaxOffset, "SCHEDULE_TOPIC_XXXX", 1));
+            assert_eq!(waiting.code, 0);
+        }
+        world.stop();
+    }
+}
+
+#[test]
+fn a_level_keeps_its_order() {
+    let mut world = World::new(2, 2, FlushMode::Async);
+    let client = world.connect(0);
+    for n in 0..700 {
+        world.call(client, send("t", 1, &level(1), format!("m{n}").as_bytes()));
+    }
+    world.advance(3_000);
+    assert_eq!(texts(&mut world, client, "t", 1), (0..700).map(|n| format!("m{n}")).collect::<Vec<_>>());
+}
+
+#[test]
+fn each_delayed_message_comes_once_whenever_the_process_dies() {
+    for (flush, power_cut) in [(FlushMode::Async, false), (FlushMode::Sync, true)] {
+        for (shards, cores) in LAYOUTS {
+            for die_at_ms in [200, 1_000, 1_050, 1_100, 1_250, 2_050, 3_000] {
+                let mut world = World::new(shards, cores, flush);
+                let client = world.connect(0);
+                let mut sent = Vec::new();
+                for n in 0..40 {
+                    let body = format!("m{n}");
+                    let levels = level(1 + n % 2);
+                    assert_eq!(world.call(client, send("t", n % 4, &levels, body.as_bytes())).code, 0);
+                    sent.push(body);
+                    world.advance(10);
+                }
+                sent.sort();
+                world.advance(die_at_ms);
+                let mut world = world.restart(shards, cores, flush, power_cut.then_some(die_at_ms));
+                world.advance(300);
+                let mut world = world.restart(shards, cores, flush, power_cut.then_some(die_at_ms + 1));
+                world.advance(8_000);
+                let client = world.connect(0);
+                let mut found: Vec<String> = (0..4).flat_map(|q| texts(&mut world, client, "t", q)).collect();
+                found.sort();
+                assert_eq!(found, sent, "{shards} shards, {cores} cores, {flush:?}, dead after {die_at_ms} ms");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_clock_that_jumps_neither_doubles_nor_loses() {
+    for jump_ms in [-3_600_000, 3_600_000] {
+        let mut world = World::new(2, 1, FlushMode::Async);
+        let client = world.connect(0);
+        world.call(client, send("t", 0, &level(3), b"a"));
+        world.advance(2_000);
+        world.set_clock(jump_ms);
+        world.call(client, send("t", 1, &level(2), b"b"));
+        world.advance(12_000);
+        world.set_clock(-jump_ms);
+        world.advance(12_000);
+        assert_eq!(
+            (texts(&mut world, client, "t", 0), texts(&mut world, client, "t", 1)),
+            (vec!["a".into()], vec!["b".into()])
+        );
+    }
+}
+
+#[test]
+fn a_deleted_topic_stops_nothing() {
+    let mut world = World::new(1, 1, FlushMode::Async);
+    let client = world.connect(0);
+    for topic in ["gone", "kept"] {
+        world.call(client, send(topic, 0, &level(1), b"x"));
+    }
+    let delete = Command::request(RequestCode::DeleteTopicInBroker, 0).with_field("topic", "gone");
+    assert_eq!(world.call(client, delete).code, 0);
+    world.advance(2_000);
+    assert_eq!(texts(&mut world, client, "kept", 0), ["x"]);
+    assert_eq!(world.call(client, pull("g", "gone", 0, 0, 0)).code, 17);
+}
