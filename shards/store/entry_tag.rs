@@ -2,7 +2,7 @@
 //!
 //! Role: the one rule for it, in the turn of an append and again when recovery reads the log. In the topic of delay levels it
 //! is the due time, as in Java. In the topic of timers, where Java never looks at it, it is the due time to the millisecond
-//! (`TIMER_OUT_MS` alone is floored), negative for a record that cancels another. Invariant: a time is never taken for a hash:
+//! (`TIMER_OUT_MS` alone is floored), and minus `TIMER_OUT_MS` for a record that cancels another. Invariant: a time is never taken for a hash:
 //! hashes have 32 bits, times do not fit them. Pure.
 
 use message::names;
@@ -40,7 +40,9 @@ fn level_due(properties: &[u8], store_ms: i64, level_ms: &[i64]) -> Option<i64> 
     Some(store_ms.saturating_add(*level_ms.get(level.checked_sub(1)?)?))
 }
 
-fn timer_due(properties: &[u8], store_ms: i64) -> Option<i64> {
+/// The tag value of a record of the timers' topic, from its properties and store time; `None` when it has no time.
+#[must_use]
+pub fn timer_due(properties: &[u8], store_ms: i64) -> Option<i64> {
     let out_ms = number(find(properties, name::TIMER_OUT_MS)?)?;
     let exact = if let Some(text) = find(properties, name::TIMER_DELAY_SEC) {
         number(text).and_then(|seconds| seconds.checked_mul(1_000)?.checked_add(store_ms))
@@ -49,12 +51,15 @@ fn timer_due(properties: &[u8], store_ms: i64) -> Option<i64> {
     } else {
         find(properties, name::TIMER_DELIVER_MS).and_then(number)
     };
+    if find(properties, name::TIMER_DELETE_UNIQUE_KEY).is_some() {
+        // Before all messages of its tick, whatever was asked for.
+        return out_ms.checked_neg().filter(|&due_ms| i32::try_from(due_ms).is_err());
+    }
     // A record that was stored again later, or under a clock that was set back, has only `TIMER_OUT_MS` to go by.
     let near =
         exact.filter(|exact| exact.checked_sub(out_ms).is_some_and(|ms| (0..=LARGEST_PRECISION_MS).contains(&ms)));
     let due_ms = near.unwrap_or(out_ms);
-    let cancels = find(properties, name::TIMER_DELETE_UNIQUE_KEY).is_some();
-    Some(if cancels { due_ms.checked_neg()? } else { due_ms }).filter(|&due_ms| i32::try_from(due_ms).is_err())
+    Some(due_ms).filter(|&due_ms| i32::try_from(due_ms).is_err())
 }
 
 fn number(text: &[u8]) -> Option<i64> {
@@ -101,7 +106,7 @@ mod tests {
             ("TIMER_OUT_MS=1700000003000;TIMER_DELAY_SEC=9223372036854775807;", 1_700_000_003_000),
             ("TIMER_OUT_MS=1700000003000;TIMER_DELIVER_MS=x;", 1_700_000_003_000),
             ("TIMER_OUT_MS=1700000003000;", 1_700_000_003_000),
-            ("TIMER_OUT_MS=1700000003000;TIMER_DELIVER_MS=1700000003001;TIMER_DEL_UNIQKEY=t+i;", -1_700_000_003_001),
+            ("TIMER_OUT_MS=1700000003000;TIMER_DELIVER_MS=1700000003001;TIMER_DEL_UNIQKEY=t+i;", -1_700_000_003_000),
             ("TIMER_DELIVER_MS=1700000003123;TAGS=A;", 65),
             ("TIMER_OUT_MS=12;TAGS=A;", 65),
             ("TIMER_OUT_MS=-9223372036854775808;TIMER_DEL_UNIQKEY=t+i;TAGS=A;", 65),

@@ -51,6 +51,7 @@ mod step;
 mod types;
 
 pub use config_file::ConfigDir;
+pub use entry_tag::timer_due;
 pub use error::{AppendError, OpenError, ReadError, WriteError};
 pub use follow::QueueEntry;
 pub use home::StoreHome;

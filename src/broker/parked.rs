@@ -110,6 +110,13 @@ impl AckGroups {
         self.relayed.drain(..).for_each(|(_, ack)| refuse(&ack));
     }
 
+    /// The first record that a service of this shard put and was not told about yet.
+    pub fn first_of_services(&self) -> Option<PhysicalOffset> {
+        let waiting = self.groups.iter().flat_map(|group| &group.acks).chain(&self.staged);
+        let of_services = waiting.filter(|ack| matches!(ack.to, Waiter::Service(_)));
+        of_services.filter_map(|ack| ack.offsets.first().copied()).min()
+    }
+
     /// When the first of them has waited too long, in monotonic microseconds.
     pub fn next_deadline_us(&self) -> Option<u64> {
         self.groups.front().map(|group| group.deadline_us)
@@ -235,6 +242,26 @@ mod tests {
         assert_eq!(left(&mut groups, |g, f| g.expire(at(199), f)), NONE);
         assert_eq!(left(&mut groups, |g, f| g.expire(at(200), f)), [4]);
         assert_eq!(left(&mut groups, |g, f| g.durable(PhysicalOffset(20), f)), NONE, "once");
+    }
+
+    #[test]
+    fn the_first_record_of_a_service_is_known_until_it_is_told() {
+        let ticket = crate::services::ServiceTicket { kind: crate::services::ServiceKind::Timer, token: 0 };
+        let of_service = |at| Acknowledge {
+            to: Waiter::Service(ticket),
+            offsets: SmallVec::from_slice(&[PhysicalOffset(at)]),
+            ..ack(0, true)
+        };
+        let mut groups = AckGroups::default();
+        groups.stage(ack(1, true));
+        assert_eq!(groups.first_of_services(), None);
+        groups.stage(of_service(7));
+        assert_eq!(groups.first_of_services(), Some(PhysicalOffset(7)));
+        groups.written(true, PhysicalOffset(10), 100, |_| panic!("it waits"));
+        groups.stage(of_service(12));
+        assert_eq!(groups.first_of_services(), Some(PhysicalOffset(7)));
+        groups.durable(PhysicalOffset(10), |_| {});
+        assert_eq!(groups.first_of_services(), Some(PhysicalOffset(12)));
     }
 
     #[test]

@@ -78,6 +78,10 @@ pub mod name {
     pub const TIMER_DELIVER_MS: &[u8] = b"TIMER_DELIVER_MS";
     /// Timed message: due time as kept by the broker.
     pub const TIMER_OUT_MS: &[u8] = b"TIMER_OUT_MS";
+    /// Timed message: when the broker took it up.
+    pub const TIMER_ENQUEUE_MS: &[u8] = b"TIMER_ENQUEUE_MS";
+    /// Timed message: when the broker delivered it.
+    pub const TIMER_DEQUEUE_MS: &[u8] = b"TIMER_DEQUEUE_MS";
     /// Timed message to cancel.
     pub const TIMER_DELETE_UNIQUE_KEY: &[u8] = b"TIMER_DEL_UNIQKEY";
     /// Links request and reply.

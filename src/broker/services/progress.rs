@@ -51,8 +51,17 @@ pub struct JavaProgress {
     pub system_offsets: BTreeMap<String, BTreeMap<u32, u64>>,
     /// `consumerOrderInfo.json`: ordered POP queues.
     pub order_info: Option<Vec<u8>>,
-    /// `timercheck`: timers due before this time are delivered, ms since 1970.
-    pub timer_read_ms: Option<i64>,
+    /// `timercheck`.
+    pub timer: Option<JavaTimer>,
+}
+
+/// How far a Java broker's timers had got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JavaTimer {
+    /// Ticks before this time are delivered, ms since 1970.
+    pub read_ms: i64,
+    /// Entries of the queue below this offset were taken up.
+    pub queue_offset: u64,
 }
 
 /// The files of all shards' services.
@@ -139,9 +148,11 @@ impl ProgressFiles {
             }
         }
         found.order_info = self.read_java("consumerOrderInfo.json")?;
-        let timer = self.java.read("timercheck", &|bytes| bytes.len() >= 8);
+        let timer = self.java.read("timercheck", &|bytes| bytes.len() >= 24);
         if let Ok(Some(bytes)) = timer {
-            found.timer_read_ms = Some(i64::from_be_bytes(bytes[..8].try_into().expect("eight bytes")));
+            let number = |at: usize| i64::from_be_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+            let queue_offset = u64::try_from(number(16)).unwrap_or(0);
+            found.timer = Some(JavaTimer { read_ms: number(0), queue_offset });
         }
         Ok(found)
     }

@@ -11,6 +11,7 @@ use crate::router::{TokenKind, token};
 use crate::services::context::stage;
 use crate::services::progress::{Found, Progress, ProgressFiles};
 use crate::services::{ServiceRequest, ServiceTicket, Services, ShardContext, Stored, Waiter};
+use message::PhysicalOffset;
 use message::record::RecordFields;
 use reactor::{BackgroundTask, ConnectionId, Job, JobClass, Now, Step};
 use remoting::ResponseCode;
@@ -104,7 +105,7 @@ impl ShardHost {
             self.with_services(answers, at, |services, cx| services.start(cx, &found));
             // From now on the log behind this point tells what was delivered.
             let hosted = &mut self.hosted[at];
-            let progress = hosted.services.save(hosted.shard.end());
+            let progress = hosted.services.save(hosted.progress_end());
             if let Err(error) = self.progress.write(id, &progress) {
                 panic!("the progress of shard {} cannot be saved: {error}", id.0);
             }
@@ -159,7 +160,7 @@ impl ShardHost {
     /// Saves the progress of every shard now; blocking, for the very end, after the shards were closed.
     pub(super) fn save_progress(&mut self) -> io::Result<()> {
         for hosted in self.hosted.iter_mut().filter(|hosted| hosted.saving.started) {
-            let progress = hosted.services.save(hosted.shard.end());
+            let progress = hosted.services.save(hosted.progress_end());
             self.progress.write(hosted.id, &progress)?;
             self.progress.write_order(hosted.services.pop.order_table())?;
         }
@@ -168,6 +169,12 @@ impl ShardHost {
 }
 
 impl Hosted {
+    /// The end of the log that progress belongs to: what is made from waiting records and not told as stored lies behind it.
+    fn progress_end(&self) -> PhysicalOffset {
+        let end = self.shard.end();
+        self.acks.first_of_services().map_or(end, |first| first.min(end))
+    }
+
     /// Captures changed progress, and has it written once the log is durable up to it.
     pub(super) fn save_progress(&mut self, answers: &mut Answers<'_>, files: &ProgressFiles, now: Now) {
         let saving = &mut self.saving;
@@ -179,11 +186,17 @@ impl Hosted {
             let token = token(TokenKind::Progress, u64::from(self.id.0));
             answers.cx.background(Job::Task { class: JobClass::Waited, task }, token);
         }
-        if !saving.started || now.mono_us < saving.next_us || saving.captured.is_some() || saving.in_flight.is_some() {
+        if !saving.started
+            || now.mono_us < saving.next_us
+            || saving.captured.is_some()
+            || saving.in_flight.is_some()
+            || !self.stored.is_empty()
+        {
             return;
         }
         saving.next_us = now.mono_us + SAVE_EVERY_US;
-        let progress = self.services.save(self.shard.end());
+        let progress = self.services.save(self.progress_end());
+        let saving = &mut self.saving;
         let same = Progress { log_end: saving.written.log_end, ..progress.clone() } == saving.written;
         if !same {
             saving.captured = Some(progress);

@@ -137,3 +137,163 @@ fn a_deleted_topic_stops_nothing() {
     assert_eq!(texts(&mut world, client, "kept", 0), ["x"]);
     assert_eq!(world.call(client, pull("g", "gone", 0, 0, 0)).code, 17);
 }
+
+fn after_ms(ms: i64) -> String {
+    properties(&[("TIMER_DELAY_MS", ms.to_string()), ("TAGS", "A".into())])
+}
+
+fn at_ms(ms: i64) -> String {
+    properties(&[("TIMER_DELIVER_MS", ms.to_string())])
+}
+
+/// Store times of everything in a queue.
+fn times(world: &mut World, client: Client, topic: &str, queue_id: i32) -> Vec<i64> {
+    let mut found = Vec::new();
+    for pulled in all(world, client, topic, queue_id) {
+        let mut rest = &pulled.body[..];
+        while let Ok(record) = RecordView::parse(rest) {
+            found.push(record.store_timestamp_ms());
+            rest = &rest[record.size() as usize..];
+        }
+    }
+    found
+}
+
+#[test]
+fn a_timed_message_comes_at_its_time_as_the_reference_delivers_it() {
+    for (shards, cores) in LAYOUTS {
+        let mut world = World::new(shards, cores, FlushMode::Async);
+        let client = world.connect(0);
+        let start = world.now().wall_ms;
+        for queue_id in 0..4 {
+            let sent = world.call(client, send("t", queue_id, &after_ms(3_456), b"timed"));
+            assert_eq!((sent.code, sent.ext.i64("queueId").unwrap()), (0, i64::from(queue_id)), "{sent:?}");
+            assert!(sent.ext.get("recallHandle").is_some_and(|handle| handle.len() > 40), "{sent:?}");
+        }
+        assert_eq!(world.call(client, send("t", 0, &at_ms(start - 5), b"past")).code, 0);
+        world.advance(3_400);
+        assert_eq!(texts(&mut world, client, "t", 0), ["past"]);
+        world.advance(200);
+        for queue_id in 0..4 {
+            let found = all(&mut world, client, "t", queue_id);
+            let body = &found[found.len() - 1].body;
+            let size = if queue_id == 0 { message::record::peek_size(body).unwrap() as usize } else { 0 };
+            let record = RecordView::parse_checked(&body[size..]).unwrap();
+            let late = record.store_timestamp_ms() - start - 3_456;
+            assert!((0..=50).contains(&late), "{late} ms late");
+            let text = String::from_utf8_lossy(record.properties()).into_owned();
+            for expected in [
+                format!("TIMER_OUT_MS\u{1}{}", start + 3_000),
+                format!("TIMER_ENQUEUE_MS\u{1}{start}"),
+                format!("TIMER_DEQUEUE_MS\u{1}{}", record.store_timestamp_ms()),
+                "TIMER_DELAY_MS\u{1}3456".into(),
+                "REAL_TOPIC\u{1}t".into(),
+                format!("REAL_QID\u{1}{queue_id}"),
+            ] {
+                assert!(text.contains(&expected), "{expected:?} in {text:?}");
+            }
+        }
+        world.stop();
+    }
+}
+
+#[test]
+fn each_timed_message_comes_once_in_the_order_of_time_whenever_the_process_dies() {
+    for (flush, power_cut) in [(FlushMode::Async, false), (FlushMode::Sync, true)] {
+        for (shards, cores) in LAYOUTS {
+            for die_at_ms in [200, 1_000, 1_050, 1_250, 2_050, 3_000, 4_100] {
+                let mut world = World::new(shards, cores, flush);
+                let client = world.connect(0);
+                let mut sent = Vec::new();
+                for n in 0..60 {
+                    let body = format!("m{n}");
+                    let delay_ms = 500 + i64::from(n * 37 % 60) * 100;
+                    assert_eq!(world.call(client, send("t", n % 4, &after_ms(delay_ms), body.as_bytes())).code, 0);
+                    sent.push(body);
+                    world.advance(5);
+                }
+                sent.sort();
+                world.advance(die_at_ms);
+                let mut world = world.restart(shards, cores, flush, power_cut.then_some(die_at_ms));
+                world.advance(300);
+                let mut world = world.restart(shards, cores, flush, power_cut.then_some(die_at_ms + 1));
+                world.advance(9_000);
+                let client = world.connect(0);
+                let mut found: Vec<String> = (0..4).flat_map(|q| texts(&mut world, client, "t", q)).collect();
+                found.sort();
+                assert_eq!(found, sent, "{shards} shards, {cores} cores, {flush:?}, dead after {die_at_ms} ms");
+                let mut world = world.restart(shards, cores, flush, None);
+                world.advance(2_000);
+                let client = world.connect(0);
+                assert_eq!((0..4).map(|q| texts(&mut world, client, "t", q).len()).sum::<usize>(), 60);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_jump_of_the_clock_neither_doubles_nor_loses_timed_messages() {
+    for jump_ms in [-3_600_000, 3_600_000] {
+        let mut world = World::new(1, 1, FlushMode::Async);
+        let client = world.connect(0);
+        world.call(client, send("t", 0, &after_ms(5_000), b"a"));
+        world.call(client, send("t", 0, &after_ms(1_000), b"first"));
+        world.advance(2_000);
+        world.set_clock(jump_ms);
+        for n in 0..40 {
+            world.call(client, send("t", 1, &after_ms(1_000 + n * 10), b"b"));
+        }
+        world.advance(1_500);
+        let mut world = world.restart(1, 1, FlushMode::Async, None);
+        let client = world.connect(0);
+        world.advance(3_000);
+        // "a" has its time by the clock: passed long ago, or in an hour.
+        let expected = if jump_ms > 0 { vec!["first", "a"] } else { vec!["first"] };
+        assert_eq!(texts(&mut world, client, "t", 0), expected);
+        assert_eq!(texts(&mut world, client, "t", 1).len(), 40);
+        world.set_clock(-jump_ms);
+        world.advance(6_000);
+        assert_eq!(texts(&mut world, client, "t", 0), ["first", "a"]);
+        assert_eq!(texts(&mut world, client, "t", 1).len(), 40);
+    }
+}
+
+#[test]
+fn a_thousand_due_a_second_come_in_time() {
+    let mut world = World::new(2, 2, FlushMode::Async);
+    let client = world.connect(0);
+    let start = world.now().wall_ms;
+    for n in 0..3_000i64 {
+        world.call(client, send("t", (n % 4) as i32, &at_ms(start + 2_000 + n), b"x"));
+    }
+    world.advance(6_000);
+    let mut found: Vec<i64> = (0..4).flat_map(|q| times(&mut world, client, "t", q)).collect();
+    found.sort_unstable();
+    assert_eq!(found.len(), 3_000);
+    for (n, stored_ms) in (0..).zip(found) {
+        let late = stored_ms - (start + 2_000 + n);
+        // This clock goes in steps of 50 ms.
+        assert!((0..=50).contains(&late), "message {n}: {late} ms late");
+    }
+}
+
+#[test]
+fn cold_timed_and_delayed_messages_are_read_from_the_disk() {
+    let mut world = World::new(1, 1, FlushMode::Async);
+    let client = world.connect(0);
+    for n in 0..200 {
+        let wait = if n % 2 == 0 { after_ms(5_000) } else { level(2) };
+        world.call(client, send("t", 0, &wait, format!("m{n}").as_bytes()));
+    }
+    let mut world = world.restart(1, 1, FlushMode::Async, None);
+    world.disk.set_residency(simulator::Residency::Nothing);
+    world.advance(9_000);
+    let client = world.connect(0);
+    let mut found = all(&mut world, client, "t", 0).len();
+    for _ in 0..100 {
+        world.advance(50);
+        found = found.max(all(&mut world, client, "t", 0).len());
+    }
+    world.disk.set_residency(simulator::Residency::All);
+    assert_eq!(texts(&mut world, client, "t", 0).len(), 200, "{found} answers");
+}

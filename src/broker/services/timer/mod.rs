@@ -1,0 +1,387 @@
+//! The service of arbitrary delays: delivers what waits in this shard's queue of `rmq_sys_wheel_timer`, each at its time.
+//!
+//! Role: the glue between the index of times ([`index`]), the book of what is done ([`done`]), recalls ([`recalls`]) and the
+//! shard. Invariants: a message is never delivered before the time in its entry, and once; what is done counts only when it is
+//! stored; a recall that was accepted wins. Messages come in the order of their times, except that one whose bytes must be
+//! read from the disk does not hold up the others.
+
+pub mod done;
+pub mod index;
+pub mod recalls;
+
+use crate::services::deliver::{Delivery, deliver, log_drop};
+use crate::services::progress::{Found, Progress};
+use crate::services::schedule::mono_us;
+use crate::services::{ServiceKind, ServiceTicket, ShardContext, ShardService, Stored};
+use done::DoneBook;
+use hashbrown::{HashMap, HashSet};
+use index::{Timed, TimerIndex};
+use message::properties::{MAX_PROPERTIES_BYTES, PropertiesSource, PropertyList, find, name};
+use message::record::RecordView;
+use message::{QueueOffset, names};
+use recalls::Recalls;
+use serde::{Deserialize, Serialize};
+use store::{Missing, QueueEntry, ReadStep};
+
+/// Entries read at once.
+const READ_ENTRIES: usize = 1024;
+/// Deliveries of one turn.
+const TURN_RECORDS: usize = 256;
+/// Bytes of records of one turn after which no other is started.
+const TURN_BYTES: usize = 4 << 20;
+/// Deliveries that wait to be stored.
+const IN_FLIGHT: usize = 1024;
+/// Messages whose bytes are being read from the disk.
+const PARKED: usize = 64;
+/// How long after a refused delivery the next is tried.
+const RETRY_US: u64 = 100_000;
+/// Tries to read a message before it is given up.
+const READ_TRIES: u32 = 10;
+
+/// What it saves.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TimerProgress {
+    /// What of the queue is done.
+    pub done: DoneBook,
+    /// Physical offsets of waiting records that are delivered, and not done in that book.
+    pub beyond: Vec<u64>,
+}
+
+/// The service of one shard.
+#[derive(Debug, Default)]
+pub struct Timer {
+    queue_id: u32,
+    /// Next offset of the queue to read.
+    next: u64,
+    /// There may be entries from there on.
+    more: bool,
+    /// The entries from there on are being read from the disk.
+    reading: bool,
+    waiting: TimerIndex,
+    done: DoneBook,
+    recalls: Recalls,
+    /// Put, not stored yet, by token.
+    in_flight: HashMap<u64, Timed>,
+    /// Being read from the disk, by token.
+    parked: HashMap<u64, Timed>,
+    /// Waiting records that were delivered before the start, but are not done in the book.
+    delivered: HashSet<u64>,
+    /// Of the message that could not be read last.
+    failed_reads: u32,
+    due_us: Option<u64>,
+    entries: Vec<QueueEntry>,
+}
+
+/// What a turn may still do.
+struct Budget {
+    records: usize,
+    bytes: usize,
+}
+
+/// Token of a read of the queue itself; those of messages are their queue offsets.
+const READ_TOKEN: u64 = u64::MAX;
+
+/// What became of a message whose time has come.
+enum Fired {
+    /// It is under way, or done.
+    Gone,
+    /// Again, a little later.
+    Later,
+}
+
+impl Timer {
+    /// Messages that wait.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len() + self.parked.len() + self.in_flight.len()
+    }
+
+    /// Takes up new entries. Tells whether it is to be tried again later.
+    fn read(&mut self, cx: &mut ShardContext<'_, '_>) -> bool {
+        while self.more && !self.reading {
+            self.entries.clear();
+            let from = QueueOffset(self.next);
+            let step = cx.shard.queue_entries(names::TIMER_TOPIC, self.queue_id, from, READ_ENTRIES, &mut self.entries);
+            match step {
+                ReadStep::Ready(next) => {
+                    self.more = next.0 > self.next;
+                    self.next = self.next.max(next.0);
+                }
+                ReadStep::Missing(missing) => {
+                    self.reading = true;
+                    self.park(cx, missing, READ_TOKEN);
+                    return false;
+                }
+                ReadStep::Failed(error) => {
+                    tracing::error!(shard = cx.id.0, %error, "the queue of timed messages cannot be read");
+                    return true;
+                }
+            }
+            for entry in std::mem::take(&mut self.entries) {
+                // What we store has its time in the entry.
+                if let Some(timed) = timed_by_tag(&entry) {
+                    self.done.read(&timed);
+                    self.waiting.push(timed);
+                }
+            }
+            self.done.read_up_to(self.next);
+        }
+        false
+    }
+
+    /// A message's time has come.
+    fn fire(&mut self, cx: &mut ShardContext<'_, '_>, timed: Timed, budget: &mut Budget) -> Fired {
+        if self.delivered.remove(&timed.offset.0) {
+            return self.finish(timed);
+        }
+        let bytes = match cx.record_at(timed.offset) {
+            ReadStep::Ready(bytes) => bytes,
+            ReadStep::Missing(missing) => {
+                self.parked.insert(timed.queue_offset(), timed);
+                self.park(cx, missing, timed.queue_offset());
+                return Fired::Gone;
+            }
+            ReadStep::Failed(error) if self.failed_reads < READ_TRIES => {
+                self.failed_reads += 1;
+                tracing::error!(shard = cx.id.0, offset = timed.offset.0, %error, "a timed message cannot be read");
+                return Fired::Later;
+            }
+            ReadStep::Failed(_) => None,
+        };
+        self.failed_reads = 0;
+        let record = bytes.as_deref().and_then(|bytes| RecordView::parse(bytes).ok());
+        let Some(record) = record.filter(|record| record.topic() == names::TIMER_TOPIC) else {
+            log_drop(cx, "timed", timed.offset, "its record is gone");
+            return self.finish(timed);
+        };
+        if timed.cancels() {
+            if let Some(key) = find(record.properties(), name::TIMER_DELETE_UNIQUE_KEY) {
+                // It is done when nothing of its tick can come any more.
+                self.recalls.add(key, timed.due_ms, Some(timed));
+                return Fired::Gone;
+            }
+            return self.finish(timed);
+        }
+        if self.recalls.covers(record.properties()) {
+            tracing::debug!(shard = cx.id.0, offset = timed.offset.0, "a timed message was recalled");
+            return self.finish(timed);
+        }
+        self.put(cx, timed, &record, budget)
+    }
+
+    fn put(
+        &mut self,
+        cx: &mut ShardContext<'_, '_>,
+        timed: Timed,
+        record: &RecordView<'_>,
+        budget: &mut Budget,
+    ) -> Fired {
+        let precision_ms = cx.snapshot.delays.precision_ms;
+        let enqueued = (record.store_timestamp_ms().div_euclid(precision_ms) * precision_ms).to_string();
+        let dequeued = cx.now().wall_ms.to_string();
+        let mut list = PropertyList::parse(record.properties());
+        list.put(name::TIMER_ENQUEUE_MS, enqueued.as_bytes());
+        list.put(name::TIMER_DEQUEUE_MS, dequeued.as_bytes());
+        // A message is worth more than two times in its properties.
+        let properties = if list.encoded_len() <= MAX_PROPERTIES_BYTES {
+            PropertiesSource::List(list.view())
+        } else {
+            PropertiesSource::Text(record.properties())
+        };
+        let ticket = ServiceTicket { kind: ServiceKind::Timer, token: timed.queue_offset() };
+        match deliver(cx, record, properties, ticket) {
+            Delivery::Put => {
+                self.in_flight.insert(timed.queue_offset(), timed);
+                budget.records -= 1;
+                budget.bytes = budget.bytes.saturating_sub(record.size() as usize);
+                Fired::Gone
+            }
+            Delivery::Dropped(reason) => {
+                log_drop(cx, "timed", timed.offset, &reason);
+                self.finish(timed)
+            }
+            Delivery::Later(reason) => {
+                tracing::debug!(shard = cx.id.0, reason, "a timed message is delivered later");
+                Fired::Later
+            }
+        }
+    }
+
+    /// Fires everything that is due, as far as the budget goes; tells when to go on, in monotonic microseconds.
+    fn fire_due(&mut self, cx: &mut ShardContext<'_, '_>) -> Option<u64> {
+        let now = cx.now();
+        let mut budget = Budget { records: TURN_RECORDS, bytes: TURN_BYTES };
+        loop {
+            if budget.records == 0 || budget.bytes == 0 {
+                return Some(now.mono_us);
+            }
+            if self.in_flight.len() >= IN_FLIGHT || self.parked.len() >= PARKED {
+                return None;
+            }
+            let Some(timed) = self.waiting.pop_due(now.wall_ms) else {
+                return self.waiting.first().map(|first| mono_us(now, first.due_ms));
+            };
+            self.done.start(&timed);
+            if let Fired::Later = self.fire(cx, timed, &mut budget) {
+                self.waiting.push(timed);
+                return Some(now.mono_us + RETRY_US);
+            }
+        }
+    }
+
+    fn finish(&mut self, timed: Timed) -> Fired {
+        self.done.done(&timed);
+        Fired::Gone
+    }
+
+    /// Forgets recalls when every message of their tick has had its time.
+    fn expire_recalls(&mut self, cx: &ShardContext<'_, '_>) {
+        if self.recalls.is_empty() {
+            return;
+        }
+        let parked = self.parked.values().map(|timed| timed.due_ms).min();
+        let first = self.waiting.first().map(|timed| timed.due_ms);
+        let oldest_ms = parked.into_iter().chain(first).fold(cx.now().wall_ms, i64::min);
+        for timed in self.recalls.expire(oldest_ms, cx.snapshot.delays.precision_ms) {
+            self.done.done(&timed);
+        }
+    }
+
+    fn park(&self, cx: &mut ShardContext<'_, '_>, missing: Missing, token: u64) {
+        cx.park(missing, ServiceTicket { kind: ServiceKind::Timer, token });
+    }
+
+    fn wake_at(&mut self, at_us: u64) {
+        self.due_us = Some(self.due_us.map_or(at_us, |due_us| due_us.min(at_us)));
+    }
+
+    /// Takes up an entry that was there at the start.
+    fn resume(&mut self, cx: &mut ShardContext<'_, '_>, found: &Found, known: &HashSet<u64>, entry: &QueueEntry) {
+        let precision_ms = cx.snapshot.delays.precision_ms;
+        let by_tag = timed_by_tag(entry).map(|timed| {
+            // One that lies exactly on a tick belongs to the tick before.
+            let within_ms = timed.due_ms - i64::from(!timed.cancels());
+            (timed, within_ms.div_euclid(precision_ms) * precision_ms)
+        });
+        let Some((timed, tick_ms)) = by_tag.or_else(|| timed_by_record(cx, entry)) else {
+            return log_drop(cx, "timed", entry.offset, "its record has no time");
+        };
+        if self.done.is_done(&timed) || delivered_by_java(found, &timed, tick_ms) {
+            return;
+        }
+        if known.contains(&entry.offset.0) {
+            self.delivered.insert(entry.offset.0);
+        }
+        self.done.resume(&timed);
+        self.waiting.push(timed);
+    }
+}
+
+impl ShardService for Timer {
+    fn start(&mut self, cx: &mut ShardContext<'_, '_>, found: &Found) {
+        self.queue_id = u32::from(cx.id.0) * cx.snapshot.delays.timer_width;
+        let own = found.progress.as_ref().map(|progress| progress.timer.clone()).unwrap_or_default();
+        let known: HashSet<u64> = found.delivered.iter().chain(&own.beyond).copied().collect();
+        self.done = own.done;
+        self.next = self.done.low;
+        loop {
+            let (queue_id, from) = (self.queue_id, QueueOffset(self.next));
+            self.entries.clear();
+            let entries = &mut self.entries;
+            let read =
+                cx.now_or_wait(|shard| shard.queue_entries(names::TIMER_TOPIC, queue_id, from, READ_ENTRIES, entries));
+            let next = match read {
+                Ok(next) if next.0 > self.next => next.0,
+                Ok(_) => break,
+                Err(error) => panic!("the queue of timed messages of shard {} cannot be read: {error}", cx.id.0),
+            };
+            for entry in std::mem::take(&mut self.entries) {
+                self.resume(cx, found, &known, &entry);
+            }
+            self.next = next;
+        }
+        self.done.read_up_to(self.next);
+        self.done.resumed();
+        tracing::info!(shard = cx.id.0, waiting = self.waiting.len(), "timed messages were taken up");
+        self.wake_at(0);
+    }
+
+    fn visible(&mut self, _topic: &[u8], queue_id: u32, _max_offset: u64, _tag: i64) {
+        if queue_id == self.queue_id {
+            self.more = true;
+            self.wake_at(0);
+        }
+    }
+
+    fn run(&mut self, cx: &mut ShardContext<'_, '_>) {
+        self.due_us = None;
+        if self.read(cx) {
+            self.wake_at(cx.now().mono_us + RETRY_US);
+        }
+        if let Some(at_us) = self.fire_due(cx) {
+            self.wake_at(at_us);
+        }
+        self.expire_recalls(cx);
+        if let Some(first_ms) = self.recalls.first_ms() {
+            self.wake_at(mono_us(cx.now(), first_ms).max(cx.now().mono_us + RETRY_US));
+        }
+    }
+
+    fn stored(&mut self, cx: &mut ShardContext<'_, '_>, token: u64, stored: Result<Stored, String>) {
+        let Some(timed) = self.in_flight.remove(&token) else { return };
+        match stored {
+            Ok(_) => {
+                self.done.done(&timed);
+                self.wake_at(cx.now().mono_us);
+            }
+            Err(reason) => {
+                tracing::warn!(shard = cx.id.0, reason, "a timed message was not stored: it is delivered again");
+                self.waiting.push(timed);
+                self.wake_at(cx.now().mono_us + RETRY_US);
+            }
+        }
+    }
+
+    fn fetched(&mut self, _cx: &mut ShardContext<'_, '_>, token: u64) {
+        if token == READ_TOKEN {
+            self.reading = false;
+        } else if let Some(timed) = self.parked.remove(&token) {
+            self.waiting.push(timed);
+        }
+        self.wake_at(0);
+    }
+
+    fn due_us(&self) -> Option<u64> {
+        self.due_us
+    }
+
+    fn save(&self, progress: &mut Progress) {
+        let mut beyond: Vec<u64> = self.delivered.iter().copied().collect();
+        beyond.sort_unstable();
+        progress.timer = TimerProgress { done: self.done.saved(), beyond };
+    }
+}
+
+/// What an entry with its time in it says; `None` for one that a Java broker wrote.
+fn timed_by_tag(entry: &QueueEntry) -> Option<Timed> {
+    if i32::try_from(entry.tag).is_ok() {
+        return None;
+    }
+    Some(Timed::new(entry.tag.saturating_abs(), entry.queue_offset.0, entry.tag < 0, entry.offset))
+}
+
+/// What the record of an entry says, and its `TIMER_OUT_MS`. At the start only: it waits for the disk.
+fn timed_by_record(cx: &mut ShardContext<'_, '_>, entry: &QueueEntry) -> Option<(Timed, i64)> {
+    let offset = entry.offset;
+    let bytes = cx.now_or_wait(|shard| shard.record_at(offset)).ok()??;
+    let record = RecordView::parse(&bytes).ok()?;
+    let tag = store::timer_due(record.properties(), record.store_timestamp_ms())?;
+    let out_ms = std::str::from_utf8(find(record.properties(), name::TIMER_OUT_MS)?).ok()?.parse().ok()?;
+    Some((timed_by_tag(&QueueEntry { tag, ..*entry })?, out_ms))
+}
+
+/// Whether a Java broker that ran on this store has delivered it: what its wheel had taken up, it delivers tick by tick.
+fn delivered_by_java(found: &Found, timed: &Timed, tick_ms: i64) -> bool {
+    let java = found.java.timer.as_ref();
+    java.is_some_and(|java| timed.queue_offset() < java.queue_offset && tick_ms < java.read_ms)
+}
