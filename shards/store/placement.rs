@@ -63,6 +63,12 @@ impl TopicPlacement {
         })
     }
 
+    /// Queues that the topic ever had: ids below have a place.
+    #[must_use]
+    pub fn covered(&self) -> u32 {
+        self.covered
+    }
+
     /// The rules, by first queue id.
     #[must_use]
     pub fn rules(&self) -> &[PlacementRule] {

@@ -14,10 +14,10 @@ use crate::config::BrokerOptions;
 use crate::connections::{Connections, Reading};
 use crate::crossing::{Answers, CoreMessage, Forwarded, HOT_GATHER, Lanes, OWNER_CORE, ReplyTo, RequestBatch, Work};
 use crate::filter::Compiled;
-use crate::gather::{Gathers, ShardAnswer};
+use crate::gather::{Gathered, Gathers, RecallAsk, ShardAnswer};
 use crate::owner::{OwnerHost, OwnerRequest, Refusal, Ticket};
 use crate::pop_holds::PopHolds;
-use crate::processor::query;
+use crate::processor::{query, recall};
 use crate::response::{self, SendIdentity};
 use crate::router::{TokenKind, split, token};
 use crate::services::progress::ProgressFiles;
@@ -92,7 +92,7 @@ pub struct BrokerCore {
     lanes: Lanes,
     host: ShardHost,
     owner: Option<Box<OwnerHost>>,
-    queries: Gathers<KeyQuestion>,
+    queries: Gathers<HotQuestion>,
     counters: CoreCounters,
     unique_ids: UniqueIdMaker,
     any_queue: u32,
@@ -117,10 +117,23 @@ struct Texts {
     cluster: Box<[u8]>,
 }
 
-/// A query by key under way.
-struct KeyQuestion {
-    to: ReplyTo,
-    max: u32,
+/// A question of a client to several shards.
+#[derive(Debug)]
+enum HotQuestion {
+    /// Messages by key.
+    Key {
+        /// Who asks.
+        to: ReplyTo,
+        /// Most messages.
+        max: u32,
+    },
+    /// The recall of a message.
+    Recall {
+        /// Who asks.
+        to: ReplyTo,
+        /// Which message.
+        ask: Arc<RecallAsk>,
+    },
 }
 
 impl BrokerCore {
@@ -438,8 +451,7 @@ impl BrokerCore {
 
     fn query_answer(&mut self, cx: &mut Context<CoreMessage>, id: u64, shard: ShardId, answer: ShardAnswer) {
         if let Some((question, gathered)) = self.queries.answer(id, shard, answer) {
-            let found = query::join(gathered, question.max);
-            response::found(&mut self.answers(cx), &question.to, &found);
+            self.answer_question(cx, question, gathered);
         }
     }
 
@@ -451,8 +463,21 @@ impl BrokerCore {
             return;
         }
         for (question, gathered) in self.queries.expire(cx.now()) {
-            let found = query::join(gathered, question.max);
-            response::found(&mut self.answers(cx), &question.to, &found);
+            self.answer_question(cx, question, gathered);
+        }
+    }
+
+    fn answer_question(&mut self, cx: &mut Context<CoreMessage>, question: HotQuestion, gathered: Gathered) {
+        let texts = Rc::clone(&self.texts);
+        let mut answers = self.answers(cx);
+        match question {
+            HotQuestion::Key { to, max } => response::found(&mut answers, &to, &query::join(gathered, max)),
+            HotQuestion::Recall { to, ask } => match recall::join(&gathered) {
+                Ok(()) => response::recalled(&mut answers, &to, &ask, &texts.region),
+                Err(refusal) => answers.reply(&to, &[], |out| {
+                    response::refusal(out, &to, refusal.code, &refusal.remark);
+                }),
+            },
         }
     }
 

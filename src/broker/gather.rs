@@ -5,6 +5,7 @@
 
 use message::QueueOffset;
 use reactor::Now;
+use remoting::ResponseCode;
 use slab::Slab;
 use std::sync::Arc;
 use store::{Bounds, ShardId};
@@ -38,6 +39,8 @@ pub enum ShardAsk {
     Status,
     /// The whole record at a physical offset of this shard (codes 33 and 309).
     RecordAt(message::PhysicalOffset),
+    /// Recall a timed message, if this shard has it (code 370). Answered when that is stored.
+    Recall(Arc<RecallAsk>),
     /// Records by key (code 12).
     QueryByKey {
         /// The topic.
@@ -55,6 +58,21 @@ pub enum ShardAsk {
         /// Most bytes of the answer; records beyond are left out.
         max_bytes: u32,
     },
+}
+
+/// A timed message that is not to be delivered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecallAsk {
+    /// Its topic.
+    pub topic: Arc<str>,
+    /// Its unique id.
+    pub unique_id: Box<[u8]>,
+    /// The time in its handle: one ms after `TIMER_OUT_MS`, so not after it is due.
+    pub time_ms: i64,
+    /// The producer group that asks.
+    pub group: Box<str>,
+    /// The client that asks.
+    pub client: std::net::SocketAddr,
 }
 
 /// A queue in a question.
@@ -85,6 +103,8 @@ pub enum ShardAnswer {
     Status(Box<store::ShardStatus>, Box<crate::stats::Traffic>),
     /// To `RecordAt`.
     Record(Option<bytes::Bytes>),
+    /// To `Recall`: a response code.
+    Recalled(ResponseCode),
     /// To `QueryByKey`.
     ByKey(store::KeyQuery),
     /// The shard could not: an I/O error or quarantined bytes, in words.

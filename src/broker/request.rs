@@ -30,6 +30,8 @@ pub enum Target {
     Pop,
     /// 200051, 200053, 200151: to the shards of their queues.
     PopAck,
+    /// 370: a gather over the shards of the topic.
+    Recall,
     /// Metadata, clients and consumer offsets: the owner on core 0.
     Owner,
     /// Nobody: answered with code 3.
@@ -85,6 +87,9 @@ requests! {
     PopAck {
         AckMessage, ChangeMessageInvisibletime, BatchAckMessage,
     }
+    Recall {
+        RecallMessage,
+    }
     Owner {
         QueryAssignment, SetMessageRequestMode, GetAllMessageRequestMode, PopRollback,
         QueryConsumerOffset, UpdateConsumerOffset,
@@ -116,7 +121,6 @@ requests! {
         GetBrokerConsumeStats, UpdateNamesrvConfig, GetNamesrvConfig, QueryConsumeQueue, QueryDataVersion,
         PushReplyMessageToClient,
         AddWritePermOfBroker, DeleteExpiredCommitlog, CheckRocksdbCqWriteProgress, ExportRocksdbConfigToJson,
-        RecallMessage,
         UpdateAndCreateStaticTopic, GetBrokerMemberGroup, AddBroker, RemoveBroker, BrokerHeartbeat,
         NotifyMinBrokerIdChange, ExchangeBrokerHaInfo, GetBrokerHaStatus, ResetMasterFlushOffset,
         ControllerAlterSyncStateSet, ControllerElectMaster, ControllerRegisterBroker, ControllerGetReplicaInfo,

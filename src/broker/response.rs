@@ -4,6 +4,7 @@
 //! send always has fields (Java clients read them unchecked); a pull that reached the store always has its four offsets.
 
 use crate::crossing::{Answers, CoreMessage, ReplyTo};
+use crate::gather::RecallAsk;
 use crate::owner::Refusal;
 use crate::parked::Acknowledge;
 use crate::processor::query::Found;
@@ -236,6 +237,14 @@ pub fn polling_info(answers: &mut Answers<'_>, to: &ReplyTo, count: u64) {
     let response = Command::response(ResponseCode::Success, to.opaque, to.form)
         .with_remark(REMARK_NOT_SET)
         .with_field("pollingNum", count);
+    answers.reply(to, &[], |out| response.encode(out));
+}
+
+/// Answers a recall that is stored.
+pub fn recalled(answers: &mut Answers<'_>, to: &ReplyTo, ask: &RecallAsk, region: &[u8]) {
+    let response = Command::response(ResponseCode::Success, to.opaque, to.form)
+        .with_field("MSG_REGION", String::from_utf8_lossy(region).into_owned())
+        .with_field("msgId", String::from_utf8_lossy(&ask.unique_id).into_owned());
     answers.reply(to, &[], |out| response.encode(out));
 }
 

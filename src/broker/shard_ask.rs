@@ -29,6 +29,7 @@ pub fn run(shard: &mut Shard, traffic: &Traffic, ask: &ShardAsk) -> ReadStep<Sha
         ShardAsk::End => ReadStep::Ready(ShardAnswer::End(shard.end())),
         ShardAsk::Status => ReadStep::Ready(ShardAnswer::Status(Box::new(shard.status()), Box::new(*traffic))),
         ShardAsk::RecordAt(offset) => shard.record_at(*offset).map(ShardAnswer::Record),
+        ShardAsk::Recall(_) => ReadStep::Ready(ShardAnswer::Failed("a recall is for the timers of the shard".into())),
         ShardAsk::QueryByKey { topic, key, max, begin_ms, end_ms, kind, max_bytes } => shard
             .query_by_key(topic.as_bytes(), key.as_bytes(), *max as usize, *begin_ms, *end_ms, *kind)
             .map(|mut found| {

@@ -518,6 +518,9 @@ impl ShardHost {
     }
 
     fn run_ask(&mut self, answers: &mut Answers<'_>, at: usize, from: CoreId, gather: u64, ask: ShardAsk) {
+        if let ShardAsk::Recall(ask) = ask {
+            return self.recall(answers, at, from, gather, &ask);
+        }
         let hosted = &mut self.hosted[at];
         if let ShardAsk::DeleteTopic(topic) = &ask {
             hosted.services.pop.topic_deleted(topic);

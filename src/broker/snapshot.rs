@@ -103,6 +103,15 @@ impl Topic {
         self.read_queues.max(self.write_queues)
     }
 
+    /// Every shard that holds a queue of the topic, or held one that it does not have any more.
+    pub fn shards(&self) -> std::collections::BTreeSet<ShardId> {
+        let queues = match &self.places {
+            QueuePlaces::Rules(rules) => self.queues().max(rules.covered()),
+            QueuePlaces::First | QueuePlaces::System { .. } => self.queues(),
+        };
+        (0..queues.max(1)).map(|queue_id| self.shard_of(queue_id)).collect()
+    }
+
     /// The shard that holds a queue.
     pub fn shard_of(&self, queue_id: u32) -> ShardId {
         match &self.places {

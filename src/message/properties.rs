@@ -84,6 +84,8 @@ pub mod name {
     pub const TIMER_DEQUEUE_MS: &[u8] = b"TIMER_DEQUEUE_MS";
     /// Timed message to cancel.
     pub const TIMER_DELETE_UNIQUE_KEY: &[u8] = b"TIMER_DEL_UNIQKEY";
+    /// When the message was made, ms since 1970.
+    pub const BORN_TIMESTAMP: &[u8] = b"BORN_TIMESTAMP";
     /// Links request and reply.
     pub const CORRELATION_ID: &[u8] = b"CORRELATION_ID";
     /// Client that waits for the reply.

@@ -4,7 +4,7 @@
 //! answered; a request that needs metadata which is not here waits alone, with its connection held, so that order is kept.
 
 use super::retry::Retry;
-use super::{BrokerCore, GATHER_TIMEOUT_MS, KeyQuestion, OWNER_REQUEST_BYTES, reply_to, shutting_down};
+use super::{BrokerCore, GATHER_TIMEOUT_MS, HotQuestion, OWNER_REQUEST_BYTES, reply_to, shutting_down};
 use crate::crossing::{CoreMessage, Forwarded, HOT_GATHER, OWNER_CORE, ReplyTo, Work};
 use crate::gather::ShardAsk;
 use crate::owner::{Origin, OwnerRequest, Refusal};
@@ -23,6 +23,7 @@ use remoting::scan::{self, Fields, ScannedHeader, scan};
 use remoting::{Command, RequestCode, ResponseCode};
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use store::ShardId;
 
 /// Topic and queue that take a message which waits, and the handle to recall it by; empty for none.
@@ -72,6 +73,7 @@ impl BrokerCore {
             (Target::Record, _) => self.record(cx, to, frame),
             (Target::Transaction, _) => self.transaction(cx, to, code, frame),
             (Target::QueryByKey, _) => self.query_by_key(cx, to, frame),
+            (Target::Recall, _) => self.recall(cx, to, peer, frame),
             (Target::SendBack, _) => self.send_back(cx, to, frame, asked),
             (Target::Reply, _) => self.reply_message(cx, to, peer, frame, asked),
             (Target::Pop, _) => self.pop(cx, to, peer, code, frame, asked),
@@ -422,11 +424,34 @@ impl BrokerCore {
         };
         self.begin(cx, &mut to, 0);
         let shards = (0..self.shards).map(ShardId);
-        match self.queries.start(cx.now(), shards.clone(), GATHER_TIMEOUT_MS, KeyQuestion { to, max }) {
+        match self.queries.start(cx.now(), shards.clone(), GATHER_TIMEOUT_MS, HotQuestion::Key { to, max }) {
             Ok(id) => shards.for_each(|shard| self.ask_for_gather(id | HOT_GATHER, shard, ask.clone())),
-            Err(question) => {
+            Err(_) => {
                 let remark = "too many queries by key are under way";
-                self.refuse(cx, &question.to, ResponseCode::SystemBusy.to_i32(), remark);
+                self.refuse(cx, &to, ResponseCode::SystemBusy.to_i32(), remark);
+            }
+        }
+    }
+
+    fn recall(&mut self, cx: &mut Context<CoreMessage>, mut to: ReplyTo, peer: SocketAddr, frame: &[u8]) {
+        let Some(command) = self.decode(cx, to.conn, frame) else { return };
+        let broker = &self.options.broker_name;
+        let (topic, ask) = match recall::admit(&command, &self.snapshot, broker, peer, cx.now().wall_ms) {
+            Ok(admitted) => admitted,
+            Err(refusal) => return self.refuse(cx, &to, refusal.code, &refusal.remark),
+        };
+        self.begin(cx, &mut to, 0);
+        // The handle does not say in which of them it waits.
+        let (shards, ask) = (topic.shards(), Arc::new(ask));
+        let question = HotQuestion::Recall { to, ask: ask.clone() };
+        match self.queries.start(cx.now(), shards.iter().copied(), GATHER_TIMEOUT_MS, question) {
+            Ok(id) => {
+                let send = |shard| self.ask_for_gather(id | HOT_GATHER, shard, ShardAsk::Recall(ask.clone()));
+                shards.into_iter().for_each(send);
+            }
+            Err(_) => {
+                let remark = "too many recalls are under way";
+                self.refuse(cx, &to, ResponseCode::SystemBusy.to_i32(), remark);
             }
         }
     }

@@ -1,10 +1,16 @@
-//! Recall handles of timed messages: how they are written and read.
+//! Recall handles of timed messages, and RECALL_MESSAGE (370), which brings them back.
 //!
 //! A handle is the URL form of base64 over `v1 topic broker time id`, with blanks between; the time is one ms after
 //! `TIMER_OUT_MS`, which was floored. Invariants: a handle that was made here reads back to its parts; nonsense is refused.
 
 use super::delay::Waiting;
+use crate::gather::{Gathered, RecallAsk, ShardAnswer};
+use crate::owner::Refusal;
+use crate::snapshot::{PERM_WRITE, Snapshot, Topic};
 use message::names;
+use remoting::{Command, ResponseCode};
+use std::net::SocketAddr;
+use std::sync::Arc;
 
 /// What a message that is to wait can be recalled by; empty when it cannot. `topic` is its own.
 #[must_use]
@@ -33,6 +39,68 @@ pub struct Handle {
 }
 
 const VERSION: &[u8] = b"v1";
+
+/// Checks a RECALL_MESSAGE (370), in Java's order. `now_ms` is the wall clock.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn admit(
+    command: &Command,
+    snapshot: &Snapshot,
+    broker: &str,
+    client: SocketAddr,
+    now_ms: i64,
+) -> Result<(Arc<Topic>, RecallAsk), Refusal> {
+    let refused = |code, remark: &str| Refusal::new(code, remark.to_owned());
+    let illegal = |remark| refused(ResponseCode::IllegalOperation, remark);
+    if !snapshot.settings.recall {
+        return Err(refused(ResponseCode::NoPermission, "recall failed, operation is forbidden"));
+    }
+    if snapshot.settings.broker_permission & PERM_WRITE == 0 {
+        return Err(refused(ResponseCode::ServiceNotAvailable, "recall failed, broker service not available"));
+    }
+    let name = command.ext.get("topic").unwrap_or_default();
+    let Some(topic) = snapshot.topic(name.as_bytes()) else {
+        let remark = format!("recall failed, the topic[{name}] not exist");
+        return Err(Refusal::new(ResponseCode::TopicNotExist, remark));
+    };
+    let handle = parse(command.ext.get("recallHandle").unwrap_or_default().as_bytes());
+    let handle = handle.ok_or_else(|| illegal("recall handle is invalid"))?;
+    if handle.topic != name.as_bytes() {
+        return Err(illegal("recall failed, topic not match"));
+    }
+    if handle.broker != broker.as_bytes() {
+        return Err(illegal("recall failed, broker service not available"));
+    }
+    let time_ms = std::str::from_utf8(&handle.time).ok().and_then(|text| text.parse::<i64>().ok());
+    let time_ms = time_ms
+        .filter(|time_ms| time_ms.checked_sub(now_ms).is_some_and(|left| left > 0 && left < snapshot.delays.max_ms))
+        .ok_or_else(|| illegal("recall failed, timestamp invalid"))?;
+    let ask = RecallAsk {
+        topic: topic.name.clone(),
+        unique_id: handle.unique_id.into(),
+        time_ms,
+        group: command.ext.get("producerGroup").unwrap_or_default().into(),
+        client,
+    };
+    Ok((topic.clone(), ask))
+}
+
+/// The answer of all shards together: they have stored it, or the first that has not says why.
+#[must_use]
+pub fn join(gathered: &Gathered) -> Result<(), Refusal> {
+    let code = |answer: &Option<ShardAnswer>| match answer {
+        Some(ShardAnswer::Recalled(code)) => *code,
+        _ => ResponseCode::SystemError,
+    };
+    match gathered.answers.iter().map(|(_, answer)| code(answer)).find(|code| *code != ResponseCode::Success) {
+        None => Ok(()),
+        Some(ResponseCode::IllegalOperation) => {
+            Err(Refusal::new(ResponseCode::IllegalOperation, "recall failed, timestamp invalid".to_owned()))
+        }
+        Some(_) => Err(Refusal::new(ResponseCode::SystemError, "recall failed, execute error".to_owned())),
+    }
+}
 
 /// Reads a handle; `None` when it is none.
 #[must_use]

@@ -6,6 +6,7 @@
 
 use super::{Hosted, ShardHost, append_refusal};
 use crate::crossing::{Answers, ReplyTo};
+use crate::gather::RecallAsk;
 use crate::response;
 use crate::router::{TokenKind, token};
 use crate::services::context::stage;
@@ -13,7 +14,7 @@ use crate::services::progress::{Found, Progress, ProgressFiles};
 use crate::services::{ServiceRequest, ServiceTicket, Services, ShardContext, Stored, Waiter};
 use message::PhysicalOffset;
 use message::record::RecordFields;
-use reactor::{BackgroundTask, ConnectionId, Job, JobClass, Now, Step};
+use reactor::{BackgroundTask, ConnectionId, CoreId, Job, JobClass, Now, Step};
 use remoting::ResponseCode;
 use std::io;
 use store::ShardId;
@@ -85,6 +86,11 @@ impl ShardHost {
     pub fn pop_offsets(&mut self, answers: &mut Answers<'_>, shard: ShardId, pair: u32, offsets: &[(u32, i64)]) {
         let Some(at) = self.position(shard) else { return };
         self.with_services(answers, at, |services, cx| services.pop.offsets(cx, pair, offsets));
+    }
+
+    /// Recalls a timed message.
+    pub(super) fn recall(&mut self, answers: &mut Answers<'_>, at: usize, from: CoreId, gather: u64, ask: &RecallAsk) {
+        self.with_services(answers, at, |services, cx| services.timer.recall(cx, from, gather, ask));
     }
 
     /// Bytes that a service waits for are there.

@@ -9,17 +9,21 @@ pub mod done;
 pub mod index;
 pub mod recalls;
 
+use crate::gather::{RecallAsk, ShardAnswer};
+use crate::processor::delay::{self, DelayTexts, Target};
 use crate::services::deliver::{Delivery, deliver, log_drop};
 use crate::services::progress::{Found, Progress};
 use crate::services::schedule::mono_us;
-use crate::services::{ServiceKind, ServiceTicket, ShardContext, ShardService, Stored};
+use crate::services::{ServiceKind, ServiceTicket, ShardContext, ShardService, Stored, Waiter};
 use done::DoneBook;
 use hashbrown::{HashMap, HashSet};
 use index::{Timed, TimerIndex};
 use message::properties::{MAX_PROPERTIES_BYTES, PropertiesSource, PropertyList, find, name};
-use message::record::RecordView;
+use message::record::{RecordFields, RecordView};
 use message::{QueueOffset, names};
-use recalls::Recalls;
+use reactor::CoreId;
+use recalls::{RecallId, Recalls};
+use remoting::ResponseCode;
 use serde::{Deserialize, Serialize};
 use store::{Missing, QueueEntry, ReadStep};
 
@@ -63,6 +67,9 @@ pub struct Timer {
     recalls: Recalls,
     /// Put, not stored yet, by token.
     in_flight: HashMap<u64, Timed>,
+    /// Recalls whose records are being stored, by token.
+    recalling: HashMap<u64, Recalling>,
+    next_recall: u64,
     /// Being read from the disk, by token.
     parked: HashMap<u64, Timed>,
     /// Waiting records that were delivered before the start, but are not done in the book.
@@ -73,6 +80,15 @@ pub struct Timer {
     entries: Vec<QueueEntry>,
 }
 
+/// A recall that is answered when it is stored.
+#[derive(Debug)]
+struct Recalling {
+    from: CoreId,
+    gather: u64,
+    /// In the table of recalls, when its tick is near.
+    id: Option<RecallId>,
+}
+
 /// What a turn may still do.
 struct Budget {
     records: usize,
@@ -81,6 +97,12 @@ struct Budget {
 
 /// Token of a read of the queue itself; those of messages are their queue offsets.
 const READ_TOKEN: u64 = u64::MAX;
+/// Set in the tokens of recalls.
+const RECALL_TOKEN: u64 = 1 << 62;
+/// A recall of a message whose tick begins so soon is known before its record is read back.
+const NEAR_MS: i64 = 5_000;
+/// `TAGS` of the record of a recall.
+const RECALL_TAG: &[u8] = b"_RECALL_TAG_";
 
 /// What became of a message whose time has come.
 enum Fired {
@@ -234,6 +256,77 @@ impl Timer {
         Fired::Gone
     }
 
+    /// A message is not to be delivered, if it waits here. `from` is told for its `gather`, when that is stored.
+    pub fn recall(&mut self, cx: &mut ShardContext<'_, '_>, from: CoreId, gather: u64, ask: &RecallAsk) {
+        if let Err(code) = self.store_recall(cx, from, gather, ask) {
+            let id = cx.id;
+            cx.answers.shard_answer(from, gather, id, ShardAnswer::Recalled(code));
+        }
+    }
+
+    fn store_recall(
+        &mut self,
+        cx: &mut ShardContext<'_, '_>,
+        from: CoreId,
+        gather: u64,
+        ask: &RecallAsk,
+    ) -> Result<(), ResponseCode> {
+        let now_ms = cx.now().wall_ms;
+        if ask.time_ms <= now_ms {
+            return Err(ResponseCode::IllegalOperation);
+        }
+        let key = recalls::key(ask.topic.as_bytes(), &ask.unique_id);
+        let (time, born) = (ask.time_ms.to_string(), now_ms.to_string());
+        let mut texts = DelayTexts::default();
+        let mut list = PropertyList::default();
+        for (name, value) in [
+            (name::TAGS, RECALL_TAG),
+            (name::TIMER_DELETE_UNIQUE_KEY, &key),
+            (name::UNIQ_KEY, &ask.unique_id),
+            (name::TIMER_DELIVER_MS, time.as_bytes()),
+            (name::BORN_TIMESTAMP, born.as_bytes()),
+            (name::PRODUCER_GROUP, ask.group.as_bytes()),
+        ] {
+            if !value.is_empty() {
+                list.put(name, value);
+            }
+        }
+        let target = Target { topic: ask.topic.as_bytes(), queue_id: 0, shard: cx.id };
+        let waiting = delay::redirect(&mut list, target, &cx.snapshot.delays, now_ms, &mut texts);
+        let waiting = waiting.ok().flatten().ok_or(ResponseCode::SystemError)?;
+        let record = RecordFields {
+            queue_id: waiting.queue_id as i32,
+            flag: 0,
+            sys_flag: 0,
+            born_timestamp_ms: now_ms,
+            born_host: ask.client,
+            store_host: cx.store_host,
+            reconsume_times: 0,
+            prepared_transaction_offset: 0,
+            topic: waiting.topic,
+            body: b"0",
+            properties: PropertiesSource::List(list.view()),
+        };
+        let token = RECALL_TOKEN | self.next_recall;
+        let ticket = ServiceTicket { kind: ServiceKind::Timer, token };
+        cx.put(cx.id, &record, Waiter::Service(ticket)).map_err(|_| ResponseCode::SystemError)?;
+        self.next_recall += 1;
+        let tick_ms = waiting.timer_out_ms.unwrap_or(now_ms);
+        let id = (tick_ms <= now_ms + NEAR_MS).then(|| self.recalls.add(&key, tick_ms, None));
+        self.recalling.insert(token, Recalling { from, gather, id });
+        Ok(())
+    }
+
+    /// The record of a recall is stored, or not.
+    fn recalled(&mut self, cx: &mut ShardContext<'_, '_>, recalling: &Recalling, stored: bool) {
+        if let (false, Some(id)) = (stored, recalling.id) {
+            self.recalls.remove(id);
+        }
+        let code = if stored { ResponseCode::Success } else { ResponseCode::SystemError };
+        let shard = cx.id;
+        cx.answers.shard_answer(recalling.from, recalling.gather, shard, ShardAnswer::Recalled(code));
+    }
+
     /// Forgets recalls when every message of their tick has had its time.
     fn expire_recalls(&mut self, cx: &ShardContext<'_, '_>) {
         if self.recalls.is_empty() {
@@ -328,6 +421,9 @@ impl ShardService for Timer {
     }
 
     fn stored(&mut self, cx: &mut ShardContext<'_, '_>, token: u64, stored: Result<Stored, String>) {
+        if let Some(recalling) = self.recalling.remove(&token) {
+            return self.recalled(cx, &recalling, stored.is_ok());
+        }
         let Some(timed) = self.in_flight.remove(&token) else { return };
         match stored {
             Ok(_) => {

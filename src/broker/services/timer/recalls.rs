@@ -17,8 +17,17 @@ pub struct Recalls {
     /// How many recalls name a message, by `topic+unique id`.
     keys: HashMap<Box<[u8]>, u32>,
     /// By tick and arrival.
-    by_time: BTreeMap<(i64, u64), (Box<[u8]>, Option<Timed>)>,
+    by_time: BTreeMap<RecallId, Recall>,
     arrivals: u64,
+}
+
+/// A recall's tick, in ms since 1970, and when it came among the others.
+pub type RecallId = (i64, u64);
+
+#[derive(Debug)]
+struct Recall {
+    key: Box<[u8]>,
+    timed: Option<Timed>,
 }
 
 impl Recalls {
@@ -34,17 +43,17 @@ impl Recalls {
 
     /// The message named by `key` is not to be delivered; it is due in the tick that begins at `tick_ms`. `timed`: the entry
     /// that says so, done when the tick is over. Gives a number to take it back by.
-    pub fn add(&mut self, key: &[u8], tick_ms: i64, timed: Option<Timed>) -> (i64, u64) {
+    pub fn add(&mut self, key: &[u8], tick_ms: i64, timed: Option<Timed>) -> RecallId {
         self.arrivals += 1;
         let id = (tick_ms, self.arrivals);
         *self.keys.entry(key.into()).or_default() += 1;
-        self.by_time.insert(id, (key.into(), timed));
+        self.by_time.insert(id, Recall { key: key.into(), timed });
         id
     }
 
     /// A recall came to nothing.
-    pub fn remove(&mut self, id: (i64, u64)) -> Option<Timed> {
-        let (key, timed) = self.by_time.remove(&id)?;
+    pub fn remove(&mut self, id: RecallId) -> Option<Timed> {
+        let Recall { key, timed } = self.by_time.remove(&id)?;
         if let Some(count) = self.keys.get_mut(&key) {
             *count -= 1;
             if *count == 0 {

@@ -297,3 +297,83 @@ fn cold_timed_and_delayed_messages_are_read_from_the_disk() {
     world.disk.set_residency(simulator::Residency::All);
     assert_eq!(texts(&mut world, client, "t", 0).len(), 200, "{found} answers");
 }
+
+fn recall(topic: &str, handle: &str) -> Command {
+    Command::request(RequestCode::RecallMessage, 0)
+        .with_field("producerGroup", "producers")
+        .with_field("topic", topic)
+        .with_field("recallHandle", handle)
+}
+
+#[test]
+fn a_recalled_message_never_comes_and_the_one_beside_it_does() {
+    for flush in [FlushMode::Async, FlushMode::Sync] {
+        for (shards, cores) in LAYOUTS {
+            for (recall_after_ms, restart) in [(0, false), (2_500, false), (4_900, false), (0, true), (4_900, true)] {
+                let mut world = World::new(shards, cores, flush);
+                let client = world.connect(0);
+                let start = world.now().wall_ms;
+                let mut handles = Vec::new();
+                for n in 0..8 {
+                    // At the ends and in the middle of a tick.
+                    let due_ms = start + [5_001, 5_999, 6_000, 5_500][n as usize % 4];
+                    let sent = world.call(client, send("t", n % 4, &at_ms(due_ms), format!("m{n}").as_bytes()));
+                    handles.push((
+                        sent.ext.get("recallHandle").unwrap().to_owned(),
+                        sent.ext.get("transactionId").unwrap().to_owned(),
+                    ));
+                }
+                world.advance(recall_after_ms);
+                for (handle, id) in &handles[..4] {
+                    let answer = world.call(client, recall("t", handle));
+                    assert_eq!((answer.code, answer.ext.get("msgId")), (0, Some(id.as_str())), "{answer:?}");
+                }
+                if restart {
+                    world = world.restart(shards, cores, flush, (flush == FlushMode::Sync).then_some(3));
+                }
+                world.advance(3_000);
+                if restart {
+                    world = world.restart(shards, cores, flush, None);
+                }
+                world.advance(9_000);
+                let client = world.connect(0);
+                let mut found: Vec<String> = (0..4).flat_map(|q| texts(&mut world, client, "t", q)).collect();
+                found.sort();
+                assert_eq!(
+                    found,
+                    ["m4", "m5", "m6", "m7"],
+                    "{shards} shards, recalled after {recall_after_ms} ms, {restart}"
+                );
+                for (handle, _) in &handles {
+                    assert_eq!(world.call(client, recall("t", handle)).code, 604, "its time is over");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn bad_recalls_are_refused_as_by_the_reference() {
+    let mut world = World::new(2, 2, FlushMode::Async);
+    let client = world.connect(0);
+    world.call(client, send("other", 0, "", b"x"));
+    let sent = world.call(client, send("t", 0, &after_ms(60_000), b"x"));
+    let handle = sent.ext.get("recallHandle").unwrap().to_owned();
+    for (topic, handle, code) in [
+        ("t", "", 604),
+        ("t", "garbage", 604),
+        ("t", "djEg", 604),
+        ("other", &handle, 604),
+        ("unknown", &handle, 17),
+        // "v1 t broker-b 1700000061000 x" and "v1 t broker-a x x"
+        ("t", "djEgdCBicm9rZXItYiAxNzAwMDAwMDYxMDAwIHg=", 604),
+        ("t", "djEgdCBicm9rZXItYSB4IHg=", 604),
+        ("t", &handle, 0),
+        ("t", &handle, 0),
+    ] {
+        let answer = world.call(client, recall(topic, handle));
+        assert_eq!(answer.code, code, "{topic} {handle}: {answer:?}");
+    }
+    world.advance(63_000);
+    assert!((0..4).all(|q| texts(&mut world, client, "t", q).is_empty()));
+}
