@@ -86,8 +86,10 @@ pub fn admit(
     Ok((topic.clone(), ask))
 }
 
-/// The answer of all shards together: they have stored it, or the first that has not says why.
-#[must_use]
+/// The answer of all shards together.
+///
+/// # Errors
+/// One has not stored it, and says why.
 pub fn join(gathered: &Gathered) -> Result<(), Refusal> {
     let code = |answer: &Option<ShardAnswer>| match answer {
         Some(ShardAnswer::Recalled(code)) => *code,
