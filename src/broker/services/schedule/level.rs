@@ -83,12 +83,12 @@ impl LevelQueue {
 
     /// The delivery of the first message was started.
     pub fn started(&mut self) {
-        self.in_flight.extend(self.ahead.pop_front().map(|entry| (entry, false)));
+        self.leave(false);
     }
 
     /// The first message needs no delivery.
     pub fn passed(&mut self) {
-        self.in_flight.extend(self.ahead.pop_front().map(|entry| (entry, true)));
+        self.leave(true);
         self.settle();
     }
 
@@ -103,6 +103,14 @@ impl LevelQueue {
             let place = self.ahead.partition_point(|other| of(other) < queue_offset);
             self.ahead.insert(place, entry);
             self.settle();
+        }
+    }
+
+    /// The first message is under way. It may have been so before: then its place is not at the end.
+    fn leave(&mut self, stored: bool) {
+        if let Some(entry) = self.ahead.pop_front() {
+            let place = self.in_flight.partition_point(|(other, _)| other.queue_offset < entry.queue_offset);
+            self.in_flight.insert(place, (entry, stored));
         }
     }
 
