@@ -281,6 +281,11 @@ impl Shard {
         }
     }
 
+    /// Whether what lies at an offset of the log was written before its topic was deleted.
+    pub fn is_deleted(&self, topic: &[u8], offset: PhysicalOffset) -> bool {
+        self.tombstones.covers(topic, offset)
+    }
+
     /// The shard's numbers.
     pub fn status(&self) -> ShardStatus {
         ShardStatus {

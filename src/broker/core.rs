@@ -272,9 +272,9 @@ impl BrokerCore {
             }
             CoreMessage::HoldPop { to, run } => self.hold_pop(cx, to, run),
             CoreMessage::PopWake(watch) => self.pop_wake(cx, &watch),
-            CoreMessage::PopOffsets { shard, pair, offsets } => {
+            CoreMessage::PopOffsets { shard, ask, offsets } => {
                 let (host, mut answers) = self.parts(cx);
-                host.pop_offsets(&mut answers, shard, pair, &offsets);
+                host.pop_offsets(&mut answers, shard, ask, &offsets);
             }
             CoreMessage::PollingInfo(info) => self.count_polling(cx, info),
             CoreMessage::Control(control) => self.with_owner(cx, |owner, cx, lanes| owner.control(cx, lanes, control)),

@@ -177,7 +177,7 @@ pub enum CoreMessage {
         /// The shard.
         shard: ShardId,
         /// Carried back.
-        pair: u32,
+        ask: u32,
         /// Queue and offset, of those that have one.
         offsets: Vec<(u32, i64)>,
     },

@@ -21,7 +21,7 @@ pub enum PopToOwner {
         /// The shard that asks.
         shard: ShardId,
         /// Carried back.
-        pair: u32,
+        ask: u32,
         /// The topic.
         topic: Arc<str>,
         /// The group.
@@ -100,10 +100,10 @@ impl Owner {
     /// What a shard's POP service asks.
     pub(super) fn pop_asks(&mut self, turn: &mut Turn<'_>, ask: PopToOwner) {
         match ask {
-            PopToOwner::Offsets { shard, pair, topic, group } => {
+            PopToOwner::Offsets { shard, ask, topic, group } => {
                 let known = self.offsets.table().get(&topic_at_group(&topic, &group));
                 let offsets = known.into_iter().flatten().map(|(queue_id, offset)| (*queue_id, *offset)).collect();
-                turn.out.push(OwnerAction::PopOffsets { shard, pair, offsets });
+                turn.out.push(OwnerAction::PopOffsets { shard, ask, offsets });
             }
             PopToOwner::Commit(commits) => commits.into_iter().for_each(|commit| self.commit_of_pop(&commit)),
             PopToOwner::MakeTopic { topic, queues } => {

@@ -195,8 +195,8 @@ impl OwnerHost {
             OwnerAction::SendBack { job, outcome } => {
                 lanes.post(core_of(job.shard, self.cores), CoreMessage::SendBack { job, outcome });
             }
-            OwnerAction::PopOffsets { shard, pair, offsets } => {
-                lanes.post(core_of(shard, self.cores), CoreMessage::PopOffsets { shard, pair, offsets });
+            OwnerAction::PopOffsets { shard, ask, offsets } => {
+                lanes.post(core_of(shard, self.cores), CoreMessage::PopOffsets { shard, ask, offsets });
             }
             OwnerAction::Publish(snapshot) => {
                 for core in (0..self.cores).map(CoreId) {

@@ -354,7 +354,7 @@ pub enum OwnerAction {
         /// The shard.
         shard: ShardId,
         /// Carried back.
-        pair: u32,
+        ask: u32,
         /// Queue and offset, of those that have one.
         offsets: Vec<(u32, i64)>,
     },

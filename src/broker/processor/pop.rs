@@ -285,14 +285,14 @@ pub fn batch_ack(command: &Command, snapshot: &Snapshot) -> Result<Vec<AckItem>,
     let mut items = Vec::new();
     for item in body.get("acks").items() {
         some = true;
-        let text = |short: &str, long: &str| either(item, short, long).as_str().ok_or_else(|| bad(long));
-        let number = |short: &str, long: &str| either(item, short, long).as_i64().ok_or_else(|| bad(long));
-        let (topic, group) = (text("t", "topic")?, text("c", "consumerGroup")?);
-        let topic = handle::real_topic(&topic, &group, &text("r", "retry")?).ok_or_else(|| bad("retry"))?;
-        let queue_id = number("q", "queueId")?;
-        let bits = either(item, "b", "bitSet").as_str().and_then(|text| bits(&text)).ok_or_else(|| bad("bitSet"))?;
-        let ordered = number("rq", "reviveQueueId")? == i64::from(handle::ORDER_REVIVE_QUEUE);
-        let (start, pop_time_ms) = (number("so", "startOffset")?, number("pt", "popTime")?);
+        let members = AckMembers::read(item);
+        let text = |at: usize| members.0[at].as_str().ok_or_else(|| bad(ACK_MEMBERS[at][1]));
+        let number = |at: usize| members.0[at].as_i64().ok_or_else(|| bad(ACK_MEMBERS[at][1]));
+        let (topic, group) = (text(0)?, text(1)?);
+        let topic = handle::real_topic(&topic, &group, &text(2)?).ok_or_else(|| bad("retry"))?;
+        let (queue_id, revive_queue, start, pop_time_ms) = (number(3)?, number(4)?, number(5)?, number(6)?);
+        let bits = bits(&text(7)?).ok_or_else(|| bad("bitSet"))?;
+        let ordered = revive_queue == i64::from(handle::ORDER_REVIVE_QUEUE);
         let Some(known) = snapshot.topic(topic.as_bytes()) else { continue };
         let Some(queue_id) = u32::try_from(queue_id).ok().filter(|id| *id < known.queues()) else { continue };
         let shard = known.shard_of(queue_id);
@@ -306,9 +306,33 @@ pub fn batch_ack(command: &Command, snapshot: &Snapshot) -> Result<Vec<AckItem>,
     Ok(items)
 }
 
-fn either<'a>(item: JsonRef<'a>, short: &str, long: &str) -> JsonRef<'a> {
-    let found = item.get(short);
-    if found.is_null() { item.get(long) } else { found }
+/// Members of an acknowledgement in a batch, short and long.
+const ACK_MEMBERS: [[&str; 2]; 8] = [
+    ["t", "topic"],
+    ["c", "consumerGroup"],
+    ["r", "retry"],
+    ["q", "queueId"],
+    ["rq", "reviveQueueId"],
+    ["so", "startOffset"],
+    ["pt", "popTime"],
+    ["b", "bitSet"],
+];
+
+/// The values of [`ACK_MEMBERS`], read in one pass.
+struct AckMembers<'a>([JsonRef<'a>; 8]);
+
+impl<'a> AckMembers<'a> {
+    fn read(item: JsonRef<'a>) -> Self {
+        let mut values = [JsonRef::NULL; 8];
+        for (key, value) in item.entries() {
+            if let Some(key) = key.as_str()
+                && let Some(at) = ACK_MEMBERS.iter().position(|names| names.contains(&&*key))
+            {
+                values[at] = value;
+            }
+        }
+        Self(values)
+    }
 }
 
 /// A bit set as Java's library writes it: base64 of its bytes.

@@ -83,9 +83,9 @@ impl ShardHost {
     }
 
     /// The owner says where a group is in the queues of a topic.
-    pub fn pop_offsets(&mut self, answers: &mut Answers<'_>, shard: ShardId, pair: u32, offsets: &[(u32, i64)]) {
+    pub fn pop_offsets(&mut self, answers: &mut Answers<'_>, shard: ShardId, ask: u32, offsets: &[(u32, i64)]) {
         let Some(at) = self.position(shard) else { return };
-        self.with_services(answers, at, |services, cx| services.pop.offsets(cx, pair, offsets));
+        self.with_services(answers, at, |services, cx| services.pop.offsets(cx, ask, offsets));
     }
 
     /// Recalls a timed message.

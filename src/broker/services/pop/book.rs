@@ -179,7 +179,7 @@ impl Check {
     }
 
     fn is_done(&self) -> bool {
-        self.unwritten == 0 && self.acked & self.all() == self.all()
+        self.unwritten == 0 && self.reviving == 0 && self.acked & self.all() == self.all()
     }
 }
 
@@ -311,7 +311,9 @@ impl Book {
         let check = self.checks.remove(slot as usize);
         let queue = self.pairs[check.pair as usize].queues.entry(check.queue_id).or_default();
         queue.checks.remove(&(check.start, check.pop_time_ms));
-        queue.next = queue.next.min(check.start);
+        if check.acked == 0 {
+            queue.next = queue.next.min(check.start);
+        }
     }
 
     /// A check point that was added is not to be written after all; the queue goes on where it was.
@@ -377,7 +379,9 @@ impl Book {
 
     /// It could not go there after all: it is held again.
     pub fn not_revived(&mut self, slot: u32, at: u32) {
-        self.checks[slot as usize].reviving &= !(1 << at);
+        if let Some(check) = self.checks.get_mut(slot as usize) {
+            check.reviving &= !(1 << at);
+        }
     }
 
     /// What was on its way to the retry topic is there: as acknowledged, when the record about it is written. Gives the offsets.
@@ -389,13 +393,34 @@ impl Book {
         (0..check.distances.len()).filter(|at| there & 1 << at != 0).map(|at| check.offset(at)).collect()
     }
 
-    /// Forgets everything about a topic: it is deleted.
+    /// Forgets everything about a topic: it is deleted. What is being written or brought back is forgotten when that is over.
     pub fn forget_topic(&mut self, topic: &str) {
-        for (_, pair) in self.names.remove(topic).into_iter().flatten() {
-            let slots: Vec<u32> =
-                self.pairs[pair as usize].queues.values().flat_map(|q| q.checks.values().copied()).collect();
-            slots.into_iter().for_each(|slot| self.remove(slot));
-            self.pairs.remove(pair as usize);
+        let groups: Vec<(Arc<str>, u32)> =
+            self.names.get(topic).into_iter().flatten().map(|(group, pair)| (group.clone(), *pair)).collect();
+        for (group, id) in groups {
+            let queues = self.pairs[id as usize].queues.values();
+            let slots: Vec<u32> = queues.flat_map(|queue| queue.checks.values().copied()).collect();
+            slots.into_iter().for_each(|slot| self.forget(slot));
+            let pair = &mut self.pairs[id as usize];
+            pair.known = false;
+            pair.queues.retain(|_, queue| !queue.checks.is_empty());
+            for queue in pair.queues.values_mut() {
+                let checks = std::mem::take(&mut queue.checks);
+                *queue = Queue { checks, ..Queue::default() };
+            }
+            if pair.queues.is_empty() {
+                self.remove_pair(id, topic, &group);
+            }
+        }
+    }
+
+    fn remove_pair(&mut self, id: u32, topic: &str, group: &str) {
+        self.pairs.remove(id as usize);
+        if let Some(groups) = self.names.get_mut(topic) {
+            groups.remove(group);
+            if groups.is_empty() {
+                self.names.remove(topic);
+            }
         }
     }
 
@@ -413,9 +438,11 @@ impl Book {
         }
     }
 
-    /// Forgets a check point: its topic or group is gone.
+    /// Forgets a check point: its topic or group is gone. One that is being written or brought back goes when that is over.
     pub fn forget(&mut self, slot: u32) {
-        if self.checks.contains(slot as usize) {
+        let Some(check) = self.checks.get_mut(slot as usize) else { return };
+        check.acked |= check.all() & !check.reviving;
+        if check.is_done() {
             self.remove(slot);
         }
     }
@@ -445,13 +472,8 @@ impl Book {
         };
         let idle: Vec<u32> = self.pairs().filter(|(id, pair)| is_idle(*id, pair)).map(|(id, _)| id).collect();
         for id in idle {
-            let pair = self.pairs.remove(id as usize);
-            if let Some(groups) = self.names.get_mut(&pair.topic) {
-                groups.remove(&pair.group);
-                if groups.is_empty() {
-                    self.names.remove(&pair.topic);
-                }
-            }
+            let (topic, group) = (self.pairs[id as usize].topic.clone(), self.pairs[id as usize].group.clone());
+            self.remove_pair(id, &topic, &group);
         }
     }
 

@@ -25,7 +25,6 @@ mod waiting;
 
 use crate::config::BrokerOptions;
 use crate::crossing::ReplyTo;
-use crate::owner::{OwnerRequest, PopToOwner};
 use crate::services::progress::{Found, Progress};
 use crate::services::{ShardContext, ShardService, Stored};
 use book::Book;
@@ -38,7 +37,6 @@ use serde::{Deserialize, Serialize};
 use slab::Slab;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use store::ShardId;
 use waiting::{Token, Waiting};
 use watch::Watches;
 
@@ -81,8 +79,9 @@ struct Running {
     waiting: Slab<Waiting>,
     /// Walks that wait for bytes, or for the owner.
     parked: Slab<(ReplyTo, Box<PopRun>)>,
-    /// Walks that wait for the owner's offsets, by pair.
-    asked: BTreeMap<u32, Vec<u32>>,
+    /// What the owner was asked, by number.
+    asked: BTreeMap<u32, Asked>,
+    next_ask: u32,
     /// Offsets that the owner is told when the log is durable up to here.
     commits: Vec<PopCommit>,
     commits_end: PhysicalOffset,
@@ -107,6 +106,15 @@ struct Running {
     hold_revive_until_us: u64,
     next_look_us: u64,
     due_us: Option<u64>,
+}
+
+/// Walks that wait for where a group is in the queues of a topic.
+#[derive(Debug)]
+struct Asked {
+    topic: Arc<str>,
+    group: Arc<str>,
+    /// Places among the parked.
+    walks: Vec<u32>,
 }
 
 /// An offset for the owner.
@@ -139,9 +147,9 @@ impl Pop {
     }
 
     /// The owner's offsets of a topic and group are there.
-    pub fn offsets(&mut self, cx: &mut ShardContext<'_, '_>, pair: u32, offsets: &[(u32, i64)]) {
+    pub fn offsets(&mut self, cx: &mut ShardContext<'_, '_>, ask: u32, offsets: &[(u32, i64)]) {
         if let Self { running: Some(running), watches } = self {
-            running.offsets_known(cx, watches, pair, offsets);
+            running.offsets_known(cx, watches, ask, offsets);
         }
     }
 
@@ -287,10 +295,4 @@ impl Running {
 /// The name of the revive topic of a cluster.
 pub fn revive_topic(cluster: &str) -> String {
     format!("{}{cluster}", String::from_utf8_lossy(message::names::REVIVE_TOPIC_PREFIX))
-}
-
-/// Asks the owner for what the group has in the queues of a topic in this shard.
-fn ask_offsets(cx: &mut ShardContext<'_, '_>, shard: ShardId, pair: u32, topic: &Arc<str>, group: &Arc<str>) {
-    let (topic, group) = (topic.clone(), group.clone());
-    cx.answers.lanes.owner(OwnerRequest::Pop(PopToOwner::Offsets { shard, pair, topic, group }));
 }

@@ -39,6 +39,7 @@ pub(super) fn start(cx: &mut ShardContext<'_, '_>, found: &Found) -> Option<Runn
         waiting: Slab::new(),
         parked: Slab::new(),
         asked: BTreeMap::new(),
+        next_ask: 0,
         commits: Vec::new(),
         commits_end: PhysicalOffset(0),
         told_positions: vec![0; width.max(1) as usize],
@@ -73,6 +74,10 @@ impl Running {
         let progress = found.progress.as_ref();
         for (key, queues) in progress.iter().flat_map(|progress| &progress.pop.next) {
             let Some((topic, group)) = key.split_once('@') else { continue };
+            let log_end = progress.map_or(0, |progress| progress.log_end);
+            if cx.shard.is_deleted(topic.as_bytes(), PhysicalOffset(log_end)) {
+                continue;
+            }
             let pair = self.book.find_or_add(&topic.into(), &group.into());
             for (queue_id, next) in queues {
                 self.book.set_next(pair, *queue_id, *next, now_us);
@@ -194,7 +199,11 @@ impl Running {
         let Ok(view) = RecordView::parse(record) else { return };
         let tag = find(view.properties(), name::TAGS).unwrap_or_default();
         let at = entry.queue_offset.0;
+        let gone = |topic: &str| cx.shard.is_deleted(topic.as_bytes(), entry.offset);
         match records::read(tag, view.body()) {
+            // Of a topic that was deleted since, and perhaps made anew.
+            Some(Note::Check { of, .. }) if gone(&of.topic) => {}
+            Some(Note::Order { topic, .. }) if gone(&topic) => {}
             Some(Note::Check { of, invisible_ms, distances, acked }) => {
                 let new = NewCheck {
                     start: of.start,

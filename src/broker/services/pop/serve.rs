@@ -5,7 +5,7 @@ use super::records::MAX_MESSAGES;
 use super::request::{PopRequest, PopRun, RunKind};
 use super::waiting::{Then, Token};
 use super::watch::Watches;
-use super::{Running, ask_offsets};
+use super::{Asked, Running};
 use crate::crossing::{CoreMessage, ReplyTo};
 use crate::owner::{OwnerRequest, PopToOwner};
 use crate::response;
@@ -66,13 +66,7 @@ impl Running {
                 Visit::Unknown(pair) => {
                     run.again();
                     let slot = self.parked.insert((to, run)) as u32;
-                    let waits = self.asked.entry(pair).or_default();
-                    waits.push(slot);
-                    if waits.len() == 1 {
-                        let (topic, group) = (self.book.pair(pair).topic.clone(), self.book.pair(pair).group.clone());
-                        ask_offsets(cx, cx.id, pair, &topic, &group);
-                    }
-                    return;
+                    return self.ask_offsets(cx, pair, slot);
                 }
             }
             if run.found.failed.is_some() {
@@ -92,15 +86,29 @@ impl Running {
         }
     }
 
+    /// A walk waits for where a group is; the owner is asked once for all that do.
+    fn ask_offsets(&mut self, cx: &mut ShardContext<'_, '_>, pair: u32, walk: u32) {
+        let (topic, group) = (self.book.pair(pair).topic.clone(), self.book.pair(pair).group.clone());
+        if let Some(asked) = self.asked.values_mut().find(|asked| asked.topic == topic && asked.group == group) {
+            return asked.walks.push(walk);
+        }
+        self.next_ask = self.next_ask.wrapping_add(1);
+        let ask = self.next_ask;
+        self.asked.insert(ask, Asked { topic: topic.clone(), group: group.clone(), walks: vec![walk] });
+        let request = PopToOwner::Offsets { shard: cx.id, ask, topic, group };
+        cx.answers.lanes.owner(OwnerRequest::Pop(request));
+    }
+
     /// The owner says where a group is.
     pub(super) fn offsets_known(
         &mut self,
         cx: &mut ShardContext<'_, '_>,
         watches: &mut Watches,
-        pair: u32,
+        ask: u32,
         offsets: &[(u32, i64)],
     ) {
-        let Some(waits) = self.asked.remove(&pair) else { return };
+        let Some(Asked { topic, group, walks }) = self.asked.remove(&ask) else { return };
+        let pair = self.book.find_or_add(&topic, &group);
         self.book.pair_mut(pair).known = true;
         for (queue_id, offset) in offsets {
             let next = self.book.pair(pair).queues.get(queue_id).map_or(0, |queue| queue.next);
@@ -109,7 +117,7 @@ impl Running {
                 self.book.set_next(pair, *queue_id, committed, cx.now().mono_us);
             }
         }
-        for slot in waits {
+        for slot in walks {
             self.unpark(cx, watches, slot);
         }
         self.plan(cx);
@@ -351,10 +359,6 @@ impl Running {
     pub(super) fn forget_topic(&mut self, topic: &str) {
         let gone: Vec<u32> = self.book.pairs().filter(|(_, pair)| &*pair.topic == topic).map(|(id, _)| id).collect();
         self.order_due.retain(|(_, pair, _)| !gone.contains(pair));
-        for pair in &gone {
-            // Who waits for the owner goes on, and finds nothing.
-            self.asked.remove(pair);
-        }
         self.book.forget_topic(topic);
     }
 

@@ -455,7 +455,13 @@ fn a_topic_that_is_made_anew_starts_anew() {
     assert_eq!(world.call(client, delete).code, 0);
     world.advance(3_000);
     fill(&mut world, client, "t", 8..12);
-    assert_eq!(texts(&take(&mut world, client, "g", "t", 1_000)), numbered(8..12), "old check points are gone");
+    // The second time they come back.
+    for _ in 0..2 {
+        world = world.restart(2, 2, FlushMode::Async, None);
+        let client = world.connect(0);
+        assert_eq!(texts(&take(&mut world, client, "g", "t", 1_000)), numbered(8..12), "old check points are gone");
+        world.advance(1_500);
+    }
     world.stop();
 }
 
@@ -523,4 +529,69 @@ fn a_store_without_room_loses_nothing() {
     world.advance(5_000);
     let again = take(&mut world, client, "g", "t", 60_000);
     assert!((3..=4).contains(&again.len()), "what was not acknowledged came back: {again:?}");
+}
+
+#[test]
+fn a_topic_may_be_deleted_while_its_pops_are_written() {
+    for (shards, cores) in LAYOUTS {
+        let mut world = World::new(shards, cores, FlushMode::Sync);
+        let (client, admin) = (world.connect(0), world.connect(0));
+        fill(&mut world, client, "t", 0..8);
+        let first = take(&mut world, client, "g", "t", 1_000);
+        fill(&mut world, client, "t", 8..12);
+        world.hold_syncs = true;
+        let request = pop(&world, "g", "t", -1, 32, 1_000, 0);
+        world.write(client, request);
+        first[..4].iter().for_each(|message| {
+            world.write(client, ack("g", message));
+        });
+        world.advance(1_200);
+        let delete = Command::request(RequestCode::DeleteTopicInBroker, 0).with_field("topic", "t");
+        world.write(admin, delete);
+        world.advance(200);
+        world.hold_syncs = false;
+        world.advance(2_000);
+        assert_eq!(world.answers(client).len(), 5, "everybody is answered");
+        assert_eq!(world.answers(admin)[0].code, 0);
+        fill(&mut world, client, "t", 20..24);
+        assert_eq!(texts(&take(&mut world, client, "g", "t", 1_000)), numbered(20..24));
+        world.advance(1_500);
+        let again = take(&mut world, client, "g", "t", 1_000);
+        assert!(numbered(20..24).iter().all(|text| texts(&again).contains(text)), "{again:?}");
+        world.stop();
+    }
+}
+
+#[test]
+fn check_points_of_a_java_broker_are_honoured() {
+    // Its store has one shard.
+    let (shards, cores) = (1, 1);
+    let mut world = World::new(shards, cores, FlushMode::Async);
+    let mut client = world.connect(0);
+    fill(&mut world, client, "t", 0..8);
+    assert_eq!(take(&mut world, client, "g", "t", 1_000).len(), 8, "they come back as others do");
+    let now_ms = world.now().wall_ms;
+    // As a Java broker's timer delivers them: two messages of queue 0, of which one is acknowledged.
+    let write = |world: &mut World, client, tag: &str, body: &str| {
+        let revive = send("rmq_sys_REVIVE_LOG_DefaultCluster", 3, &format!("TAGS\u{1}{tag}\u{2}"), body.as_bytes());
+        assert_eq!(world.call(client, revive).code, 0);
+    };
+    let of = |pop_ms: i64| format!(r#""bn":"broker-a","c":"java","pt":{pop_ms},"q":0,"so":0,"t":"t""#);
+    let check = |pop_ms: i64| format!(r#"{{"bm":0,"d":[0,1],"it":3000,"n":2,"ro":0,{}}}"#, of(pop_ms));
+    let group = Command::request(RequestCode::UpdateAndCreateSubscriptiongroup, 0);
+    let group = group.with_body(br#"{"groupName":"java","retryMaxTimes":16,"consumeEnable":true}"#.to_vec());
+    assert_eq!(world.call(client, group).code, 0);
+    let here = world.call(client, ask(RequestCode::GetMaxOffset, "t", 0));
+    assert_eq!(number(&here, "offset"), 2);
+    write(&mut world, client, "ck", &check(now_ms));
+    write(&mut world, client, "ack", &format!(r#"{{"ao":0,{}}}"#, of(now_ms)));
+    world.advance(1_500);
+    world = world.restart(shards, cores, FlushMode::Async, None);
+    client = world.connect(0);
+    let first = take(&mut world, client, "java", "t", 60_000);
+    let popped_now = texts(&first);
+    assert!(!popped_now.contains(&"m0".to_owned()) && !popped_now.contains(&"m4".to_owned()), "{popped_now:?}");
+    world.advance(2_000);
+    assert_eq!(texts(&take(&mut world, client, "java", "t", 60_000)), ["m4"], "the one that was not acknowledged");
+    world.stop();
 }
