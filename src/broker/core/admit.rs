@@ -388,7 +388,9 @@ impl BrokerCore {
     fn transaction(&mut self, cx: &mut Context<CoreMessage>, to: ReplyTo, code: RequestCode, frame: &[u8]) {
         let Some(command) = self.decode(cx, to.conn, frame) else { return };
         match end_transaction::admit(code, &command, self.shards) {
-            end_transaction::Admission::Ask(shard, request) => self.ask_service(cx, to, shard, request, frame.len()),
+            end_transaction::Admission::Ask(shard, request) => {
+                self.ask_service(cx, to, shard, ServiceRequest::Transaction(request), frame.len());
+            }
             end_transaction::Admission::Nothing => {}
             end_transaction::Admission::Refuse(refusal) => self.refuse(cx, &to, refusal.code, &refusal.remark),
         }

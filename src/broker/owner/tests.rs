@@ -877,6 +877,45 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
+#[test]
+fn any_live_producer_of_a_group_is_found_in_turn() {
+    let mut w = World::new(1);
+    let find = |w: &mut World, group: &str| {
+        w.event(OwnerEvent::Request(OwnerRequest::FindProducer {
+            shard: ShardId(0),
+            half: 7,
+            group: group.to_owned(),
+        }));
+        let (half, conn) = w.producers.pop().expect("an answer");
+        assert_eq!(half, 7);
+        conn.map(|conn| conn.slot)
+    };
+    assert_eq!(find(&mut w, "P"), None);
+    for slot in [1, 2] {
+        let beat = format!(r#"{{"clientID":"p{slot}","consumerDataSet":[],"producerDataSet":[{{"groupName":"P"}}]}}"#);
+        let command = Command::request(RequestCode::HeartBeat, 0).with_body(beat.into_bytes());
+        w.event(OwnerEvent::Request(OwnerRequest::Request { origin: origin(slot), command }));
+    }
+    let mut found: Vec<Option<u32>> = (0..4).map(|_| find(&mut w, "P")).collect();
+    assert_ne!(found[0], found[1]);
+    found.sort();
+    assert_eq!((found, find(&mut w, "other")), (vec![Some(1), Some(1), Some(2), Some(2)], None));
+    w.event(OwnerEvent::Request(OwnerRequest::ConnectionClosed(conn(1))));
+    assert_eq!([find(&mut w, "P"), find(&mut w, "P")], [Some(2), Some(2)]);
+}
+
+#[test]
+fn a_topic_of_the_brokers_own_is_made_once_and_stays_as_it_is() {
+    let mut w = World::new(1);
+    for queues in [1, 4] {
+        let topic = "TRANS_CHECK_MAX_TIME_TOPIC";
+        w.event(OwnerEvent::Request(OwnerRequest::EnsureSystemTopic { topic, queues }));
+        w.turn(10);
+        let known = w.snapshots.last().unwrap().topic(topic.as_bytes()).expect("it is published").clone();
+        assert_eq!((known.read_queues, known.write_queues, known.perm), (1, 1, 6));
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
     /// Topics, groups and offsets are what a simple model says, also after restarts from the files and the journal.

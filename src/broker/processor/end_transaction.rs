@@ -1,9 +1,8 @@
 //! END_TRANSACTION (37) and RESUME_CHECK_HALF_MESSAGE (323): which shard's half message is meant, and what is asked.
 
 use crate::owner::Refusal;
-use crate::services::ServiceRequest;
 use crate::services::transaction::halves::End;
-use crate::services::transaction::{EndTransaction, not_found};
+use crate::services::transaction::{EndTransaction, TransactionRequest, not_found};
 use message::PhysicalOffset;
 use message::ids::OffsetMessageId;
 use message::sys_flag;
@@ -14,7 +13,7 @@ use store::ShardId;
 #[derive(Debug)]
 pub enum Admission {
     /// Ask the transactions of this shard.
-    Ask(ShardId, ServiceRequest),
+    Ask(ShardId, TransactionRequest),
     /// The state is not known yet: nothing is done, and nothing answered.
     Nothing,
     /// Answer with this.
@@ -31,7 +30,7 @@ pub fn admit(code: RequestCode, command: &Command, shards: u16) -> Admission {
     }
 }
 
-fn end(command: &Command, shards: u16) -> Result<Option<(ShardId, ServiceRequest)>, Refusal> {
+fn end(command: &Command, shards: u16) -> Result<Option<(ShardId, TransactionRequest)>, Refusal> {
     let ext = &command.ext;
     let end = match ext.i32("commitOrRollback")? {
         0 => return Ok(None),
@@ -50,14 +49,14 @@ fn end(command: &Command, shards: u16) -> Result<Option<(ShardId, ServiceRequest
         end,
         from_check: ext.boolean("fromTransactionCheck").unwrap_or(false),
     };
-    Ok(Some((shard_of(offset, shards)?, ServiceRequest::EndTransaction(request))))
+    Ok(Some((shard_of(offset, shards)?, TransactionRequest::End(request))))
 }
 
-fn resume(command: &Command, shards: u16) -> Result<Option<(ShardId, ServiceRequest)>, Refusal> {
+fn resume(command: &Command, shards: u16) -> Result<Option<(ShardId, TransactionRequest)>, Refusal> {
     let id = command.ext.text("msgId")?;
     let wrong = || Refusal::new(ResponseCode::SystemError, format!("msgId {id:?} is no offset message id"));
     let offset = OffsetMessageId::parse(id.as_bytes()).ok_or_else(wrong)?.offset;
-    Ok(Some((shard_of(offset, shards)?, ServiceRequest::ResumeCheck(offset))))
+    Ok(Some((shard_of(offset, shards)?, TransactionRequest::ResumeCheck(offset))))
 }
 
 fn shard_of(offset: PhysicalOffset, shards: u16) -> Result<ShardId, Refusal> {
@@ -89,7 +88,7 @@ mod tests {
 
     fn code(fields: &[(&str, &str)]) -> Result<(u16, EndTransaction), i32> {
         match admit(RequestCode::EndTransaction, &request(fields), 2) {
-            Admission::Ask(shard, ServiceRequest::EndTransaction(request)) => Ok((shard.0, request)),
+            Admission::Ask(shard, TransactionRequest::End(request)) => Ok((shard.0, request)),
             Admission::Ask(..) => Err(-2),
             Admission::Nothing => Err(-1),
             Admission::Refuse(refusal) => Err(refusal.code),

@@ -81,11 +81,8 @@ pub trait ShardService {
 /// A request of a client that a service of a shard carries out.
 #[derive(Debug)]
 pub enum ServiceRequest {
-    /// 37.
-    EndTransaction(transaction::EndTransaction),
-    /// 323: the half message at this offset is to be checked again.
-    ResumeCheck(PhysicalOffset),
-    /// POP.
+    /// 37, 323.
+    Transaction(transaction::TransactionRequest),
     Pop(pop::request::PopRequest),
 }
 
@@ -151,8 +148,7 @@ impl Services {
     /// Carries out a client's request.
     pub fn request(&mut self, cx: &mut ShardContext<'_, '_>, to: ReplyTo, request: ServiceRequest) {
         match request {
-            ServiceRequest::EndTransaction(request) => self.transaction.end(cx, to, request),
-            ServiceRequest::ResumeCheck(offset) => self.transaction.resume_check(cx, to, offset),
+            ServiceRequest::Transaction(request) => self.transaction.request(cx, to, request),
             ServiceRequest::Pop(request) => self.pop.request(cx, to, request),
         }
     }

@@ -6,7 +6,7 @@
 
 use super::halves::{Asked, End, HalfId, Outcome};
 use super::records::Half;
-use super::{Task, Transaction, answer};
+use super::{MAX_WAITING, Task, Transaction, TransactionRequest, answer};
 use crate::crossing::ReplyTo;
 use crate::owner::Refusal;
 use crate::processor::delay::{self, DelayTexts};
@@ -16,9 +16,6 @@ use crate::snapshot::{Snapshot, Topic};
 use message::{PhysicalOffset, sys_flag};
 use remoting::ResponseCode;
 use store::{AppendError, ReadStep};
-
-/// Ends that may wait for cold bytes, or for a half that is written again; more are refused.
-const MAX_WAITING: usize = 1 << 16;
 
 /// A request, read and routed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,19 +34,14 @@ pub struct EndTransaction {
 
 impl Transaction {
     /// Carries a request out, or lets it wait.
-    pub fn end(&mut self, cx: &mut ShardContext<'_, '_>, to: ReplyTo, request: EndTransaction) {
+    pub(super) fn end(&mut self, cx: &mut ShardContext<'_, '_>, to: ReplyTo, request: EndTransaction) {
         let asked = HalfId { queue_offset: request.table_offset as u64, offset: request.offset.0 };
         let id = self.halves.current(asked);
         let mut texts = DelayTexts::default();
         let bytes = match cx.record_at(PhysicalOffset(id.offset)) {
             ReadStep::Ready(Some(bytes)) => bytes,
             ReadStep::Ready(None) => return refuse(cx, &to, &not_found()),
-            ReadStep::Missing(missing) if self.parked.len() < MAX_WAITING => {
-                self.next_parked += 1;
-                self.parked.insert(self.next_parked, (to, request));
-                return cx.park(missing, Task::End(self.next_parked).ticket());
-            }
-            ReadStep::Missing(_) => return refuse(cx, &to, &busy()),
+            ReadStep::Missing(missing) => return self.park(cx, to, TransactionRequest::End(request), missing),
             ReadStep::Failed(error) => return cx.answers.refuse(&to, ResponseCode::SystemError, &error.to_string()),
         };
         let half = match self.check_names(cx, &bytes, id, &request) {
@@ -168,7 +160,7 @@ pub fn not_found() -> Refusal {
     system_error("Find prepared transaction message failed")
 }
 
-fn busy() -> Refusal {
+pub(super) fn busy() -> Refusal {
     Refusal::new(ResponseCode::SystemBusy, "too many transactions wait to be ended")
 }
 

@@ -22,7 +22,7 @@ mod records_tests;
 
 pub use ends::{EndTransaction, not_found};
 
-use ends::refuse;
+use ends::{busy, refuse};
 
 use crate::crossing::ReplyTo;
 use crate::services::progress::{Found, Progress};
@@ -30,17 +30,20 @@ use crate::services::{ServiceKind, ServiceTicket, ShardContext, ShardService, St
 use crate::snapshot::{QueuePlaces, Snapshot};
 use halves::{ByOffset, End, HalfId, Halves, Outcome};
 use marks::Marks;
-use message::names;
 use message::properties::PropertiesSource;
 use message::record::RecordFields;
+use message::{PhysicalOffset, names};
 use reactor::ConnectionId;
 use remoting::{Command, ResponseCode};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
-use store::ShardId;
+use store::{Missing, ShardId};
 
 /// After this what the store refused is tried again, in microseconds.
 const RETRY_US: u64 = 1_000_000;
+
+/// Requests that may wait for cold bytes, or for a half that is written again; more are refused.
+const MAX_WAITING: usize = 1 << 16;
 
 /// What it saves.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,6 +55,15 @@ pub struct TransactionProgress {
     pub op: u64,
     /// Ended halves whose mark is not written yet.
     pub unmarked: Vec<u64>,
+}
+
+/// A request of a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TransactionRequest {
+    /// 37.
+    End(EndTransaction),
+    /// 323: what was given up, and lies at this offset, is to be checked again.
+    ResumeCheck(PhysicalOffset),
 }
 
 /// The service of one shard.
@@ -67,8 +79,8 @@ pub struct Transaction {
     waiting: ByOffset<Vec<ReplyTo>>,
     /// Ends that came while their half was being written again.
     deferred: ByOffset<Vec<(ReplyTo, EndTransaction)>>,
-    /// Ends that wait for cold bytes, by number.
-    parked: ByOffset<(ReplyTo, EndTransaction)>,
+    /// Requests that wait for cold bytes, by number.
+    parked: ByOffset<(ReplyTo, TransactionRequest)>,
     next_parked: u64,
     follow: follow::Follow,
     checks: checks::Checks,
@@ -91,8 +103,8 @@ enum Task {
     GiveUp(u64),
     /// The same in another shard.
     GiveUpAway(u64),
-    /// An end waits for bytes.
-    End(u64),
+    /// A request waits for bytes.
+    Request(u64),
     /// A check waits for bytes.
     Check(u64),
     /// Entries of the half queue are cold.
@@ -110,7 +122,7 @@ impl Task {
             Self::Move(half) => (3, half),
             Self::GiveUp(half) => (4, half),
             Self::GiveUpAway(half) => (5, half),
-            Self::End(number) => (6, number),
+            Self::Request(number) => (6, number),
             Self::Check(half) => (7, half),
             Self::Follow => (8, 0),
         };
@@ -126,7 +138,7 @@ impl Task {
             3 => Self::Move(number),
             4 => Self::GiveUp(number),
             5 => Self::GiveUpAway(number),
-            6 => Self::End(number),
+            6 => Self::Request(number),
             7 => Self::Check(number),
             8 => Self::Follow,
             other => unreachable!("no task has the kind {other}"),
@@ -192,15 +204,15 @@ impl ShardService for Transaction {
             (Task::Move(half), stored) => self.moved(cx, half, stored),
             (Task::GiveUp(half), stored) => self.given_up(cx, half, stored, false),
             (Task::GiveUpAway(half), stored) => self.given_up(cx, half, stored, true),
-            (task @ (Task::End(_) | Task::Check(_) | Task::Follow), _) => unreachable!("{task:?} puts no record"),
+            (task @ (Task::Request(_) | Task::Check(_) | Task::Follow), _) => unreachable!("{task:?} puts no record"),
         }
     }
 
     fn fetched(&mut self, cx: &mut ShardContext<'_, '_>, token: u64) {
         match Task::of(token) {
-            Task::End(number) => {
+            Task::Request(number) => {
                 if let Some((to, request)) = self.parked.remove(&number) {
-                    self.end(cx, to, request);
+                    self.request(cx, to, request);
                 }
             }
             Task::Check(half) => self.check_again(cx, half),
@@ -227,6 +239,24 @@ impl ShardService for Transaction {
 }
 
 impl Transaction {
+    /// Carries out a client's request, or lets it wait.
+    pub fn request(&mut self, cx: &mut ShardContext<'_, '_>, to: ReplyTo, request: TransactionRequest) {
+        match request {
+            TransactionRequest::End(request) => self.end(cx, to, request),
+            TransactionRequest::ResumeCheck(offset) => self.resume_check(cx, to, offset),
+        }
+    }
+
+    /// A request needs bytes that are cold.
+    fn park(&mut self, cx: &mut ShardContext<'_, '_>, to: ReplyTo, request: TransactionRequest, missing: Missing) {
+        if self.parked.len() >= MAX_WAITING {
+            return refuse(cx, &to, &busy());
+        }
+        self.next_parked += 1;
+        self.parked.insert(self.next_parked, (to, request));
+        cx.park(missing, Task::Request(self.next_parked).ticket());
+    }
+
     /// Writes the marks of all halves that ended in this turn.
     fn write_marks(&mut self, cx: &mut ShardContext<'_, '_>) {
         while let Some((batch, body)) = self.marks.next_record() {
