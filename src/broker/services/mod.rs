@@ -83,6 +83,7 @@ pub trait ShardService {
 pub enum ServiceRequest {
     /// 37, 323.
     Transaction(transaction::TransactionRequest),
+    /// POP.
     Pop(pop::request::PopRequest),
 }
 
