@@ -126,6 +126,19 @@ impl StoreHome {
         self.tombstones.clone()
     }
 
+    /// Removes the files of a Java broker's timers: `timerwheel` and `timerlog/`. It makes them again from the timers' queue.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn forget_java_timers(&self) -> io::Result<()> {
+        let (wheel, log) = (self.layout.root().join("timerwheel"), self.layout.root().join("timerlog"));
+        if self.disk.metadata(&wheel)?.is_some() {
+            self.disk.remove_file(&wheel)?;
+        }
+        self.disk.remove_dir_all(&log)?;
+        self.disk.sync_dir(self.layout.root())
+    }
+
     /// Removes the mark of an unclean end. Only after every shard has closed without an error.
     pub fn close_clean(self) -> io::Result<()> {
         self.disk.remove_file(&self.layout.abort())?;

@@ -292,7 +292,10 @@ impl BrokerCore {
             (TokenKind::Owner, value) => {
                 self.with_owner(cx, |owner, cx, lanes| owner.completed(cx, lanes, value, result));
             }
-            (TokenKind::Progress, value) => self.host.progress_written(value, result.map(|_| ())),
+            (TokenKind::Progress, value) => {
+                let (host, mut answers) = self.parts(cx);
+                host.progress_written(&mut answers, value, result.map(|_| ()));
+            }
             (TokenKind::Core | TokenKind::NameServer, _) => {}
         }
     }

@@ -101,7 +101,7 @@ requests! {
         GetAllSubscriptiongroupConfig, GetSubscriptiongroupConfig, DeleteSubscriptiongroup,
         QuerySubscriptionByConsumer, UpdateAndGetGroupForbidden,
         GetConsumerConnectionList, GetProducerConnectionList, GetAllProducerInfo,
-        GetConsumeStats, QueryConsumeTimeSpan, CloneGroupOffset, GetAllConsumerOffset,
+        GetConsumeStats, QueryConsumeTimeSpan, CloneGroupOffset, GetAllConsumerOffset, GetAllDelayOffset,
         InvokeBrokerToResetOffset, InvokeBrokerToGetConsumerStatus,
         GetConsumerRunningInfo, ConsumeMessageDirectly,
         UpdateBrokerConfig, GetBrokerConfig, GetBrokerRuntimeInfo,
@@ -110,7 +110,7 @@ requests! {
     NotServed {
         QueryBrokerOffset, GetTopicConfigList, GetTopicNameList, TriggerDeleteFiles,
         CheckTransactionState, NotifyConsumerIdsChanged,
-        GetAllDelayOffset, GetClientConfig, GetTimerCheckPoint, GetTimerMetrics, PutKvConfig, GetKvConfig,
+        GetClientConfig, GetTimerCheckPoint, GetTimerMetrics, PutKvConfig, GetKvConfig,
         DeleteKvConfig, RegisterBroker, UnregisterBroker, GetRouteinfoByTopic, GetBrokerClusterInfo,
         WipeWritePermOfBroker, GetAllTopicListFromNameserver, SuspendConsumer, ResumeConsumer,
         ResetConsumerOffsetInConsumer, ResetConsumerOffsetInBroker, AdjustConsumerThreadPool, WhoConsumeTheMessage,

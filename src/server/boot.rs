@@ -294,6 +294,7 @@ struct Running {
     /// The signal that came before the start was over.
     early_stop: Option<&'static str>,
     home: Option<Arc<StoreHome>>,
+    timer_precision_ms: i64,
     clean: Arc<AtomicUsize>,
     cores: usize,
     _namesrv_lock: Option<Box<dyn Send>>,
@@ -317,6 +318,7 @@ impl Running {
         let (ns_sender, ns_work) = unbounded_channel();
         let clean = Arc::new(AtomicUsize::new(0));
         let home = broker.as_ref().map(|broker| broker.home.clone());
+        let timer_precision_ms = broker.as_ref().map_or(1_000, |broker| broker.options.timer_precision_ms.max(1));
         let (broker, broker_control) = split_broker(broker);
         let (namesrv, ns_files, namesrv_lock) = split_namesrv(namesrv, ns_sender);
         let builder = Builder {
@@ -336,8 +338,17 @@ impl Running {
             core: engine.handles()[0].clone(),
             events: event_sender,
         })?;
-        let mut running =
-            Self { engine, control, events, early_stop: None, home, clean, cores: count, _namesrv_lock: namesrv_lock };
+        let mut running = Self {
+            engine,
+            control,
+            events,
+            early_stop: None,
+            home,
+            timer_precision_ms,
+            clean,
+            cores: count,
+            _namesrv_lock: namesrv_lock,
+        };
         running.accept(listeners);
         say(&format!("{banner}ready in {} ms", started.elapsed().as_millis()));
         Ok(running)
@@ -402,6 +413,9 @@ impl Running {
         let Some(home) = self.home else { return Ok(()) };
         ensure!(drained && clean, "not everything was written in time: the next start recovers the store");
         let home = Arc::into_inner(home).context("a core still holds the store")?;
+        let precision_ms = self.timer_precision_ms;
+        broker::services::progress::hand_back(&home, precision_ms, sys::clock::wall_ms())
+            .context("the progress of delayed messages could not be written for a Java broker")?;
         home.close_clean().context("the store could not be marked as closed in order")
     }
 }

@@ -168,6 +168,7 @@ impl Owner {
         self.expire_registrations(turn);
         self.sample_rates(turn);
         self.write_offsets(turn);
+        self.write_delay_offsets(turn);
         self.write_filters(turn);
         self.write_journal(turn);
         self.write_files(turn);
@@ -212,6 +213,12 @@ impl Owner {
 
     /// A file is written, or not.
     pub(super) fn persisted(&mut self, turn: &mut Turn<'_>, token: u64, result: io::Result<()>) {
+        if self.delay_offsets.persisted(token, result.is_ok()) {
+            if let Err(error) = result {
+                tracing::error!(%error, "delayOffset.json could not be written");
+            }
+            return;
+        }
         if self.offsets_writing == Some(token) {
             self.offsets_writing = None;
             if let Err(error) = result {

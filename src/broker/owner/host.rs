@@ -241,6 +241,7 @@ impl OwnerHost {
             }
             OwnerFile::ConsumerFilters => (self.config.clone(), "consumerFilter.json"),
             OwnerFile::RequestModes => (self.config.clone(), "messageRequestMode.json"),
+            OwnerFile::DelayOffsets => (self.config.clone(), "delayOffset.json"),
             OwnerFile::Placement => (self.shards_config.clone(), "placement.json"),
             OwnerFile::Settings => {
                 let path = self.settings_file.clone();

@@ -19,6 +19,7 @@ mod answer;
 mod bloom;
 mod calls;
 mod assignment;
+pub mod delay_offsets;
 mod delete_topic;
 mod flow;
 mod group_requests;
@@ -142,6 +143,8 @@ pub enum OwnerRequest {
         /// The client, for the log.
         peer: SocketAddr,
     },
+    /// A shard has saved how far its delay levels are delivered, by queue. No answer.
+    DelayOffsets(BTreeMap<u32, u64>),
     /// A pull was answered 21 with a pending reset. No answer.
     ResetTaken {
         /// The group.
@@ -272,6 +275,8 @@ pub enum OwnerFile {
     ConsumerOffsets,
     /// `config/consumerFilter.json`.
     ConsumerFilters,
+    /// `config/delayOffset.json`.
+    DelayOffsets,
     /// `shards/placement.json`.
     Placement,
     /// `config/messageRequestMode.json`.
@@ -466,6 +471,7 @@ pub struct Owner {
     offsets_version: DataVersion,
     offsets_written_us: u64,
     offsets_writing: Option<u64>,
+    delay_offsets: delay_offsets::DelayOffsets,
     flow: Flow,
     gathers: Gathers<Then>,
     deletions: BTreeMap<String, delete_topic::Deletion>,
@@ -557,6 +563,7 @@ impl Owner {
             offsets_version,
             offsets_written_us: now.mono_us,
             offsets_writing: None,
+            delay_offsets: delay_offsets::DelayOffsets::default(),
             gathers: Gathers::default(),
             deletions: BTreeMap::new(),
             calls: calls::Calls::default(),
@@ -617,6 +624,7 @@ impl Owner {
             OwnerRequest::CommitOffset { group, topic, queue_id, offset, peer } => {
                 self.commit_of_pull(&group, &topic, queue_id, offset, peer);
             }
+            OwnerRequest::DelayOffsets(delivered) => self.delay_offsets.saved(turn.now.wall_ms, &delivered),
             OwnerRequest::ResetTaken { group, topic, queue_id, id } => {
                 if self.offsets.reset_taken(&group, &topic, queue_id, id) {
                     self.flow.publish();
@@ -685,6 +693,7 @@ impl Owner {
             C::GetConsumeStats => self.consume_stats(turn, asker, command),
             C::QueryConsumeTimeSpan => self.time_span(turn, asker, command),
             C::InvokeBrokerToResetOffset => self.reset_offset(turn, asker, command),
+            C::GetAllDelayOffset => Ok(self.all_delay_offsets(asker)),
             C::GetAllConsumerOffset => Ok(self.all_offsets(asker)),
             C::CloneGroupOffset => self.clone_offsets(asker, command),
             C::InvokeBrokerToGetConsumerStatus => self.consumer_status(turn, asker, command),

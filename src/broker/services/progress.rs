@@ -5,6 +5,8 @@
 //! at start, and those that were made from a waiting record tell that it was delivered ([`Found::delivered`]). So a crash of the
 //! process, or a power cut, neither loses nor doubles a delivery within a shard.
 
+use crate::owner::delay_offsets;
+use crate::owner::version::DataVersion;
 use crate::services::{pop, schedule, timer, transaction};
 use hashbrown::HashSet;
 use message::{PhysicalOffset, sys_flag};
@@ -164,6 +166,39 @@ impl ProgressFiles {
         }
     }
 }
+
+/// Leaves a store that was closed in order to a Java broker, or to tools: writes `delayOffset.json` and, where there is one
+/// shard, `timercheck`, from what the shards have saved. Java takes the timers up again from the first that is not delivered;
+/// what its wheel held before is forgotten, or it would deliver that twice. `now_ms` is the wall clock.
+///
+/// # Errors
+/// The disk's.
+pub fn hand_back(home: &StoreHome, precision_ms: i64, now_ms: i64) -> io::Result<()> {
+    let (own, java) = (home.shards_config(), home.config());
+    let mut delivered = BTreeMap::new();
+    for shard in (0..home.shards()).map(ShardId) {
+        let valid = |bytes: &[u8]| serde_json::from_slice::<Progress>(bytes).is_ok();
+        let Some(bytes) = own.read(&file_name(shard), &valid)? else { continue };
+        let Ok(progress) = serde_json::from_slice::<Progress>(&bytes) else { continue };
+        delivered.extend(progress.schedule.delivered);
+        if home.shards() == 1 {
+            let low = progress.timer.done.low.cast_signed();
+            let read_ms = now_ms.div_euclid(precision_ms) * precision_ms;
+            // Read time, position in the timers' log, queue offset, queue offset of the master; then the version.
+            let numbers = [read_ms, 0, low, low, 0, now_ms, 1];
+            let mut bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_be_bytes()).collect();
+            bytes.resize(TIMER_CHECK_BYTES, 0);
+            home.forget_java_timers()?;
+            java.write("timercheck", &bytes)?;
+        }
+    }
+    let mut version = DataVersion::default();
+    version.next(now_ms);
+    java.write("delayOffset.json", &delay_offsets::to_json(&delivered, version).to_pretty())
+}
+
+/// Size of Java's `timercheck`: a page.
+const TIMER_CHECK_BYTES: usize = 4096;
 
 /// What the record made from a waiting one has in its field "prepared transaction offset": that one's physical offset. The
 /// very first record of a store lies at 0, which means none there: -1 stands for it.

@@ -7,6 +7,7 @@
 use super::{Hosted, ShardHost, append_refusal};
 use crate::crossing::{Answers, ReplyTo};
 use crate::gather::RecallAsk;
+use crate::owner::OwnerRequest;
 use crate::response;
 use crate::router::{TokenKind, token};
 use crate::services::context::stage;
@@ -115,6 +116,7 @@ impl ShardHost {
             if let Err(error) = self.progress.write(id, &progress) {
                 panic!("the progress of shard {} cannot be saved: {error}", id.0);
             }
+            answers.lanes.owner(OwnerRequest::DelayOffsets(progress.schedule.delivered.clone()));
             hosted.saving.written = progress;
             hosted.saving.started = true;
         }
@@ -152,11 +154,16 @@ impl ShardHost {
     }
 
     /// The progress of a shard was written, or not (then it is tried again).
-    pub fn progress_written(&mut self, shard: u64, result: io::Result<()>) {
+    pub fn progress_written(&mut self, answers: &mut Answers<'_>, shard: u64, result: io::Result<()>) {
         let Some(hosted) = self.hosted.iter_mut().find(|hosted| u64::from(hosted.id.0) == shard) else { return };
         let Some(progress) = hosted.saving.in_flight.take() else { return };
         match result {
-            Ok(()) => hosted.saving.written = progress,
+            Ok(()) => {
+                if progress.schedule != hosted.saving.written.schedule {
+                    answers.lanes.owner(OwnerRequest::DelayOffsets(progress.schedule.delivered.clone()));
+                }
+                hosted.saving.written = progress;
+            }
             Err(error) => {
                 tracing::error!(shard, %error, "the progress of delayed and transaction messages was not saved")
             }

@@ -377,3 +377,29 @@ fn bad_recalls_are_refused_as_by_the_reference() {
     world.advance(63_000);
     assert!((0..4).all(|q| texts(&mut world, client, "t", q).is_empty()));
 }
+
+#[test]
+fn how_far_the_levels_are_is_told_to_java_and_a_number_beyond_the_queue_is_none() {
+    let mut world = World::new(1, 1, FlushMode::Async);
+    let client = world.connect(0);
+    for _ in 0..3 {
+        world.call(client, send("t", 0, &level(1), b"x"));
+    }
+    world.call(client, send("t", 0, &after_ms(60_000), b"timed"));
+    world.advance(14_000);
+    let told = world.call(client, Command::request(RequestCode::GetAllDelayOffset, 0));
+    assert!(String::from_utf8_lossy(&told.body).contains(r#""offsetTable":{1:3}"#), "{told:?}");
+    let file =
+        sys::disk::Disk::read(&*world.disk, std::path::Path::new("/data/config/delayOffset.json")).unwrap().unwrap();
+    assert!(String::from_utf8_lossy(&file).contains("1:3"), "{}", String::from_utf8_lossy(&file));
+    let (disk, now) = (world.disk.clone(), world.now());
+    world.stop();
+    let wrong = br#"{"dataVersion":{"counter":1,"stateVersion":0,"timestamp":1},"offsetTable":{"1":25477423}}"#;
+    let config = store::ConfigDir::new(disk.clone(), "/data/config".into());
+    config.write("delayOffset.json", wrong).unwrap();
+    let mut world = World::open_at(disk, 1, 1, FlushMode::Async, now);
+    let client = world.connect(0);
+    world.call(client, send("t", 0, &level(1), b"y"));
+    world.advance(2_000);
+    assert_eq!(texts(&mut world, client, "t", 0), ["x", "x", "x", "y"]);
+}
