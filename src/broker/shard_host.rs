@@ -17,8 +17,9 @@ use crate::owner::OwnerRequest;
 use crate::parked::{AckGroups, Acknowledge, Parked, Pending};
 use crate::processor::{pull, send};
 use crate::response::{self, SendIdentity};
+use crate::services::context::stage;
 use crate::services::progress::ProgressFiles;
-use crate::services::{ServiceTicket, Services, Stored, Waiter};
+use crate::services::{ServiceKind, ServiceTicket, Services, Stored, Waiter, transaction};
 use crate::snapshot::Snapshot;
 use crate::stats::Traffic;
 use crate::work::{HeldPull, PullWork, Question, QueueQuestion, SendBytes, SendNumbers};
@@ -26,7 +27,7 @@ use message::batch::Batch;
 use message::properties::{PropertiesSource, pairs};
 use message::record::RecordFields;
 use message::{PhysicalOffset, QueueOffset};
-use reactor::{CoreId, JobOutput};
+use reactor::{CoreId, JobOutput, Now};
 use remoting::ResponseCode;
 use services::Saving;
 use smallvec::SmallVec;
@@ -136,6 +137,7 @@ impl ShardHost {
         let now = answers.cx.now();
         let store_host = self.store_host;
         let hosted = self.hosted(shard);
+        hosted.open_log(now, store_host, bytes.topic);
         let fields = RecordFields {
             queue_id: numbers.queue_id as i32,
             flag: numbers.flag,
@@ -535,6 +537,16 @@ impl ShardHost {
 }
 
 impl Hosted {
+    /// Lets no message that waits lie at offset 0, see [`transaction::opening_mark`].
+    fn open_log(&mut self, now: Now, store_host: SocketAddr, topic: &[u8]) {
+        if self.shard.end().0 == 0 && self.acks.nothing_staged() && ServiceKind::of_topic(topic).is_some() {
+            let (mark, waiter) = transaction::opening_mark(now.wall_ms, store_host);
+            if let Err(error) = stage(&mut self.shard, &mut self.acks, now, &mark, waiter) {
+                tracing::debug!(%error, "the message that follows will be refused as well");
+            }
+        }
+    }
+
     fn pull_step(&mut self, work: &PullWork) -> ReadStep<Pulled> {
         let topic = work.topic.name.as_bytes();
         let Some(from) = QueueOffset::from_i64(work.offset) else {

@@ -37,6 +37,7 @@ use reactor::ConnectionId;
 use remoting::{Command, ResponseCode};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use store::{Missing, ShardId};
 
 /// After this what the store refused is tried again, in microseconds.
@@ -160,6 +161,32 @@ pub fn queue_of(snapshot: &Snapshot, topic: &[u8], shard: ShardId) -> u32 {
     u32::from(shard.0) * width
 }
 
+/// A record of marks that marks nothing, and its waiter. It opens the log of a store whose first message waits for something:
+/// what is made from that message names its offset, and 0 would name nothing (neither to us nor to clients).
+#[must_use]
+pub fn opening_mark(now_ms: i64, store_host: SocketAddr) -> (RecordFields<'static>, Waiter) {
+    (mark_fields(0, b",", now_ms, store_host), Task::Mark(OPENING_BATCH).waiter())
+}
+
+/// The number of no batch.
+const OPENING_BATCH: u64 = (1 << NUMBER_BITS) - 1;
+
+fn mark_fields(queue_id: u32, body: &[u8], now_ms: i64, store_host: SocketAddr) -> RecordFields<'_> {
+    RecordFields {
+        queue_id: queue_id as i32,
+        flag: 0,
+        sys_flag: 0,
+        born_timestamp_ms: now_ms,
+        born_host: store_host,
+        store_host,
+        reconsume_times: 0,
+        prepared_transaction_offset: 0,
+        topic: names::OP_HALF_TOPIC,
+        body,
+        properties: PropertiesSource::Text(marks::PROPERTIES),
+    }
+}
+
 impl ShardService for Transaction {
     fn start(&mut self, cx: &mut ShardContext<'_, '_>, found: &Found) {
         self.half_queue = queue_of(cx.snapshot, names::HALF_TOPIC, cx.id);
@@ -260,19 +287,7 @@ impl Transaction {
     /// Writes the marks of all halves that ended in this turn.
     fn write_marks(&mut self, cx: &mut ShardContext<'_, '_>) {
         while let Some((batch, body)) = self.marks.next_record() {
-            let record = RecordFields {
-                queue_id: self.op_queue as i32,
-                flag: 0,
-                sys_flag: 0,
-                born_timestamp_ms: cx.now().wall_ms,
-                born_host: cx.store_host,
-                store_host: cx.store_host,
-                reconsume_times: 0,
-                prepared_transaction_offset: 0,
-                topic: names::OP_HALF_TOPIC,
-                body: &body,
-                properties: PropertiesSource::Text(marks::PROPERTIES),
-            };
+            let record = mark_fields(self.op_queue, &body, cx.now().wall_ms, cx.store_host);
             if let Err(error) = cx.put(cx.id, &record, Task::Mark(batch).waiter()) {
                 return self.not_marked(cx, batch, &error.to_string());
             }
