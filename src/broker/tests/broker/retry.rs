@@ -298,3 +298,21 @@ fn an_answered_send_back_survives_a_power_cut() {
         }
     }
 }
+
+#[test]
+fn a_retry_comes_back_after_its_level() {
+    for (shards, cores) in LAYOUTS {
+        let mut world = World::new(shards, cores, FlushMode::Async);
+        let client = world.connect(0);
+        let offset = offset_of(&world.call(client, send("t", 1, "TAGS\u{1}T\u{2}", b"again")));
+        assert_eq!(world.call(client, send_back("g", offset, 1)).code, 0);
+        world.advance(900);
+        assert_eq!(bodies(&world.call(client, pull("g", "%RETRY%g", 0, 0, 0))), Vec::<String>::new());
+        world.advance(200);
+        let back = messages(&world.call(client, pull("g", "%RETRY%g", 0, 0, 0)));
+        assert_eq!(back.len(), 1);
+        assert_eq!((back[0].body.as_str(), back[0].reconsume_times), ("again", 1));
+        assert_eq!((back[0].properties["RETRY_TOPIC"].as_str(), back[0].properties["TAGS"].as_str()), ("t", "T"));
+        world.stop();
+    }
+}
