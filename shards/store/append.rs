@@ -27,8 +27,8 @@ use crate::types::Appended;
 /// A staged record that gets an entry.
 pub(crate) struct Staged {
     pub(crate) slot: Slot,
-    entry: Entry,
-    store_ms: i64,
+    pub(crate) entry: Entry,
+    pub(crate) store_ms: i64,
 }
 
 /// A staged index item.
@@ -55,6 +55,13 @@ impl Shard {
     /// # Panics
     /// There is no record, or they are of several queues.
     pub fn append(&mut self, now: Now, records: &[RecordFields<'_>]) -> Result<Appended, AppendError> {
+        if self.options.light_queues {
+            return self.append_with_light(now, records);
+        }
+        self.append_records(now, records)
+    }
+
+    pub(crate) fn append_records(&mut self, now: Now, records: &[RecordFields<'_>]) -> Result<Appended, AppendError> {
         self.is_writable()?;
         let first = records.first().expect("an append has a record");
         let queue_id = u32::try_from(first.queue_id).map_err(|_| AppendError::Illegal("negative queue id"))?;

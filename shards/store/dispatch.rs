@@ -10,9 +10,12 @@ use message::{PhysicalOffset, sys_flag};
 use crate::consume_queue::{Entry, QueueTable, Slot, is_file_name};
 use crate::entry_tag;
 use crate::index::RecordKeys;
+use crate::light_queues::{self, LIGHT_QUEUE_ID};
 
 /// Most blank entries that stand in for lost records of one queue. A larger jump in queue offsets is not believed.
 const BLANK_ENTRIES: u64 = 1 << 20;
+/// The same of a light queue: a property says the offset, which a client may have made up while there were none.
+const LIGHT_BLANK_ENTRIES: u64 = 1 << 16;
 
 /// What became of a record that recovery gave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,15 +52,61 @@ pub(crate) fn recovered(
     level_ms: &[i64],
 ) -> Dispatched {
     let Ok(queue_id) = u32::try_from(record.queue_id()) else { return Dispatched::NotQueued };
-    let offset = record.queue_offset().0;
-    if !sys_flag::is_queued(record.sys_flag()) || !is_file_name(record.topic()) || offset > i64::MAX as u64 / 20 {
+    if !sys_flag::is_queued(record.sys_flag()) {
         return Dispatched::NotQueued;
     }
-    if damaged && table.find(record.topic(), queue_id).is_none() {
+    let store_ms = record.store_timestamp_ms();
+    let found = RecordKeys::scan(record.properties());
+    let tag = entry_tag::of_record(record.topic(), record.properties(), &found, store_ms, level_ms);
+    let entry = Entry { offset: at.0, size: record.size(), tag };
+    let place = Place { topic: record.topic(), queue_id, offset: record.queue_offset().0, blanks: BLANK_ENTRIES };
+    add(table, &place, if damaged { Entry::BLANK } else { entry }, store_ms, trust)
+}
+
+/// Dispatches a record that recovery read to the light queues that it names; gives what became of each to `f`. Queues of which
+/// `wanted` is false are passed over.
+pub(crate) fn recovered_light(
+    table: &mut QueueTable,
+    record: &RecordView<'_>,
+    at: PhysicalOffset,
+    damaged: bool,
+    trust: Trust,
+    wanted: &dyn Fn(&QueueTable, &[u8]) -> bool,
+    f: &mut dyn FnMut(&mut QueueTable, Dispatched),
+) {
+    let store_ms = record.store_timestamp_ms();
+    let tag = RecordKeys::scan(record.properties()).tags_code();
+    let entry = Entry { offset: at.0, size: record.size(), tag };
+    for (topic, offset) in light_queues::of_record(record) {
+        if wanted(table, topic) {
+            let place = Place { topic, queue_id: LIGHT_QUEUE_ID, offset, blanks: LIGHT_BLANK_ENTRIES };
+            let dispatched = add(table, &place, if damaged { Entry::BLANK } else { entry }, store_ms, trust);
+            f(table, dispatched);
+        }
+    }
+}
+
+/// Where an entry belongs.
+struct Place<'a> {
+    topic: &'a [u8],
+    queue_id: u32,
+    offset: u64,
+    /// Most blank entries before it.
+    blanks: u64,
+}
+
+/// Adds the entry of a record; a blank one for a damaged record.
+fn add(table: &mut QueueTable, place: &Place<'_>, entry: Entry, store_ms: i64, trust: Trust) -> Dispatched {
+    let &Place { topic, queue_id, offset, blanks } = place;
+    let damaged = !entry.has_record();
+    if !is_file_name(topic) || offset > i64::MAX as u64 / 20 {
+        return Dispatched::NotQueued;
+    }
+    if damaged && table.find(topic, queue_id).is_none() {
         // Nothing in a damaged record is reason enough to make a queue.
         return Dispatched::NotQueued;
     }
-    let slot = table.find_or_make(record.topic(), queue_id);
+    let slot = table.find_or_make(topic, queue_id);
     let next = table.get(slot).next;
     if trust == Trust::Files && offset < table.get(slot).first {
         return Dispatched::Gap(slot);
@@ -72,15 +121,11 @@ pub(crate) fn recovered(
             Trust::WholeLog if is_new => table.start_at(slot, offset),
             Trust::Table if is_new => return Dispatched::Gap(slot),
             Trust::Files => return Dispatched::Gap(slot),
-            _ if damaged || offset - next > BLANK_ENTRIES => return Dispatched::NotQueued,
+            _ if damaged || offset - next > blanks => return Dispatched::NotQueued,
             _ => (next..offset).for_each(|_| push(table, slot, Entry::BLANK, 0)),
         }
     }
-    let store_ms = record.store_timestamp_ms();
-    let found = RecordKeys::scan(record.properties());
-    let tag = entry_tag::of_record(record.topic(), record.properties(), &found, store_ms, level_ms);
-    let entry = Entry { offset: at.0, size: record.size(), tag };
-    push(table, slot, if damaged { Entry::BLANK } else { entry }, store_ms);
+    push(table, slot, entry, store_ms);
     Dispatched::Added
 }
 

@@ -62,6 +62,14 @@ pub enum OpenError {
         /// Levels that the store has queues for.
         room: u32,
     },
+    /// Light queues in a store of several shards.
+    #[error("multi-dispatch needs a store with one shard; the store {path} has {shards}")]
+    LightQueues {
+        /// Folder of the store.
+        path: PathBuf,
+        /// Shards that it has, or was to get.
+        shards: u16,
+    },
     /// The commit log has a hole.
     #[error("the commit log file {0} is missing between others")]
     MissingSegment(PathBuf),
@@ -99,6 +107,9 @@ pub enum AppendError {
     /// one commit-log file.
     #[error("the message is illegal: {0}")]
     Illegal(&'static str),
+    /// It needs a light queue more than there can be.
+    #[error("there are {} light queues already, and can be no more", crate::limits::LIGHT_QUEUES)]
+    TooManyLightQueues,
     /// No space is left for the commit log.
     #[error("no space left for the commit log")]
     NoSpace,

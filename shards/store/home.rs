@@ -64,7 +64,11 @@ impl StoreHome {
         let levels = options.delay_level_ms.len() as u32;
         check_levels(found.manifest.as_ref(), levels)?;
         let has = found.manifest.as_ref().map(|manifest| manifest.shards).or(found.is_java.then_some(1));
+        let default_shards = if options.light_queues { 1 } else { default_shards };
         let wanted = wanted_shards(root, has, shards, default_shards)?;
+        if options.light_queues && wanted > 1 {
+            return Err(OpenError::LightQueues { path: root.to_owned(), shards: wanted });
+        }
         let was_clean = disk.metadata(&layout.abort()).map_err(OpenError::io(layout.abort()))?.is_none();
         let ours = ConfigDir::new(disk.clone(), layout.shards_dir());
         let tombstones = Tombstones::load(ours.clone()).map_err(OpenError::io(layout.shards_dir()))?;

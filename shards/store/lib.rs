@@ -23,6 +23,7 @@ mod entry_tag;
 mod flush;
 mod follow;
 pub mod index;
+pub mod light_queues;
 mod shard;
 
 mod cold_cache;

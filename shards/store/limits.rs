@@ -51,6 +51,9 @@ pub const SCAN_ENTRIES: u64 = 800;
 pub const LOOK_BYTES: u64 = 2 << 20;
 /// Most records of one pull whatever the client asks.
 pub const PULL_COUNT: u32 = 1024;
+/// Most light queues of a shard (Java's `maxLmqConsumeQueueNum`).
+pub const LIGHT_QUEUES: usize = 20_000;
+
 /// Most records of one key query.
 pub const KEY_QUERY_COUNT: usize = 64;
 

@@ -48,6 +48,9 @@ pub struct StoreOptions {
     pub pull_disk_count: u32,
     /// The delay of each level in ms, level 1 first (`messageDelayLevel`): a waiting record's entry holds its due time.
     pub delay_level_ms: Arc<[i64]>,
+    /// Messages that name light queues get entries in these, too (`enableLmq` with `enableMultiDispatch`). For stores with one
+    /// shard only.
+    pub light_queues: bool,
 }
 
 /// RocketMQ's delay levels, in seconds.
@@ -72,6 +75,7 @@ impl Default for StoreOptions {
             pull_disk_bytes: 64 << 10,
             pull_disk_count: 8,
             delay_level_ms: DELAY_LEVEL_S.map(|seconds| seconds * 1_000).into(),
+            light_queues: false,
         }
     }
 }

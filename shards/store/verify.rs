@@ -8,7 +8,8 @@ use std::io;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use message::sys_flag;
+use message::record::RecordView;
+use message::{PhysicalOffset, sys_flag};
 use sys::disk::{Disk, OpenMode};
 
 use crate::commit_log::list_segments;
@@ -17,6 +18,7 @@ use crate::entry_tag;
 use crate::error::OpenError;
 use crate::index::RecordKeys;
 use crate::layout::{ShardId, ShardLayout, offset_file_name, parse_offset_file_name};
+use crate::light_queues;
 use crate::options::StoreOptions;
 use crate::recovery::{LogFiles, max_record};
 use crate::tombstones::Tombstones;
@@ -76,6 +78,9 @@ pub fn verify_shard(
                         report.fault(|| format!("offset {} given twice in a queue", record.queue_offset()));
                     }
                 }
+                if options.light_queues && !damaged {
+                    expect_light(&mut expected, record, at, tombstones);
+                }
                 Ok(())
             })
         })
@@ -88,6 +93,15 @@ pub fn verify_shard(
         .map_err(OpenError::io(layout.consume_queue.clone()))?;
     report.missing_entries = expected.values().map(|queue| queue.len() as u64).sum();
     Ok(report)
+}
+
+/// The entries of a record in its light queues. A queue that it names twice has one.
+fn expect_light(expected: &mut Expected, record: &RecordView<'_>, at: PhysicalOffset, tombstones: &Tombstones) {
+    for (queue, offset) in light_queues::of_record(record).filter(|(queue, _)| !tombstones.covers(queue, at)) {
+        let tag = RecordKeys::scan(record.properties()).tags_code();
+        let entry = Entry { offset: at.0, size: record.size(), tag };
+        expected.entry((queue.into(), light_queues::LIGHT_QUEUE_ID)).or_default().insert(offset, entry);
+    }
 }
 
 impl VerifyReport {

@@ -45,6 +45,8 @@ pub struct BrokerOptions {
     pub pop_retry_percent: u32,
     /// `enableRetryTopicV2`: what comes back to a POP group has a topic with `+` in its name.
     pub retry_topic_v2: bool,
+    /// `enableLmq` with `enableMultiDispatch`: there are light queues.
+    pub light_queues: bool,
     /// `flushConsumerOffsetInterval`, ms.
     pub offset_flush_interval_ms: u64,
     /// `channelExpiredTimeout`, ms: a client without a heartbeat for this long is dropped.
@@ -88,6 +90,7 @@ impl BrokerOptions {
             revive_queues: 8,
             pop_retry_percent: 20,
             retry_topic_v2: false,
+            light_queues: false,
             offset_flush_interval_ms: 5_000,
             client_expiry_ms: 120_000,
             store_replies: true,

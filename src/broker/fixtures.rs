@@ -57,6 +57,7 @@ pub fn snapshot(topics: impl IntoIterator<Item = Topic>, groups: impl IntoIterat
         settings: Arc::new(LiveSettings::default()),
         delays: Arc::default(),
         deleting: Arc::default(),
+        light_queues: false,
     };
     for topic in topics {
         snapshot.topics.insert(topic.name.clone(), Arc::new(topic));

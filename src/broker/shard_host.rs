@@ -135,7 +135,7 @@ impl ShardHost {
         bytes: SendBytes<'_>,
     ) {
         let now = answers.cx.now();
-        let store_host = self.store_host;
+        let (store_host, light) = (self.store_host, self.snapshot.light_queues);
         let hosted = self.hosted(shard);
         hosted.open_log(now, store_host, bytes.topic);
         let fields = RecordFields {
@@ -154,7 +154,8 @@ impl ShardHost {
         let appended = if numbers.batch {
             match Batch::parse(bytes.body) {
                 Ok(batch) => {
-                    let refused = batch.iter().find_map(|entry| send::check_batch(pairs(entry.properties)).err());
+                    let refused =
+                        batch.iter().find_map(|entry| send::check_batch(pairs(entry.properties), light).err());
                     if let Some(refusal) = refused {
                         hosted.traffic.put_refused += 1;
                         return answers.reply(&to, &[], |out| {
@@ -636,6 +637,10 @@ pub(crate) fn append_refusal(error: &AppendError) -> (ResponseCode, String) {
         AppendError::Illegal(_) => ResponseCode::MessageIllegal,
         AppendError::NoSpace | AppendError::ReadOnly(_) => ResponseCode::ServiceNotAvailable,
         AppendError::SegmentNotMade(_) => ResponseCode::SystemError,
+        AppendError::TooManyLightQueues => {
+            let remark = format!("[LMQ_CONSUME_QUEUE_NUM_EXCEEDED]{error}");
+            return (ResponseCode::SystemError, remark);
+        }
     };
     (code, error.to_string())
 }

@@ -8,10 +8,12 @@
 use crate::config::{DelayRules, LiveSettings};
 use crate::filter::Expression;
 use hashbrown::HashTable;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use store::ShardId;
+use store::light_queues;
 use store::placement::TopicPlacement;
 
 /// Number of buckets of a table: what one change copies is 1/256 of the table.
@@ -38,6 +40,8 @@ pub struct Snapshot {
     pub delays: Arc<DelayRules>,
     /// Topics that are being deleted: a send that another core let through before it knew is refused by the queue's core.
     pub deleting: Arc<[Arc<str>]>,
+    /// There are light queues: topics and groups of their names need not be made.
+    pub light_queues: bool,
 }
 
 /// A topic as the cores need it.
@@ -88,6 +92,21 @@ pub const PERM_WRITE: u32 = 2;
 pub const PERM_INHERIT: u32 = 1;
 
 impl Topic {
+    /// What a light queue has for a topic: one queue that everybody may use. `None`: no light queue has this name.
+    pub fn light(name: &[u8]) -> Option<Self> {
+        Some(Self {
+            name: light_name(name)?.into(),
+            read_queues: 1,
+            write_queues: 1,
+            perm: PERM_READ | PERM_WRITE,
+            sys_flag: 0,
+            multi_tag: false,
+            order: false,
+            attributes: BTreeMap::new(),
+            places: QueuePlaces::First,
+        })
+    }
+
     /// Whether consumers may read.
     pub fn readable(&self) -> bool {
         self.perm & PERM_READ != 0
@@ -258,6 +277,7 @@ impl Snapshot {
             settings: Arc::new(LiveSettings::default()),
             delays: Arc::default(),
             deleting: Arc::default(),
+            light_queues: false,
         }
     }
 
@@ -271,6 +291,26 @@ impl Snapshot {
         self.groups.get(name)
     }
 
+    /// The topic of this name; a light queue has one without being made.
+    pub fn topic_or_light(&self, name: &[u8]) -> Option<Cow<'_, Arc<Topic>>> {
+        let light = || self.light_topic(name).map(|topic| Cow::Owned(Arc::new(topic)));
+        self.topic(name).map(Cow::Borrowed).or_else(light)
+    }
+
+    /// The group of this name; one named like a light queue has Java's defaults without being made.
+    pub fn group_or_light(&self, name: &[u8]) -> Option<Cow<'_, Arc<Group>>> {
+        let light = || {
+            let name = light_name(name).filter(|_| self.light_queues)?;
+            Some(Cow::Owned(Arc::new(Group::named(name))))
+        };
+        self.group(name).map(Cow::Borrowed).or_else(light)
+    }
+
+    /// What a light queue has for a topic.
+    pub fn light_topic(&self, name: &[u8]) -> Option<Topic> {
+        if self.light_queues { Topic::light(name) } else { None }
+    }
+
     /// The pending reset of a queue for a group. Costs nothing while no reset is pending.
     pub fn pending_reset(&self, topic: &[u8], group: &[u8], queue_id: u32) -> Option<PendingReset> {
         if self.resets.is_empty() {
@@ -282,6 +322,12 @@ impl Snapshot {
         key.extend_from_slice(group);
         self.resets.get(&key)?.get(&queue_id).copied()
     }
+}
+
+/// A name as light queues (and their readers' groups) have it.
+pub fn light_name(name: &[u8]) -> Option<&str> {
+    light_queues::check_name(name).ok()?;
+    std::str::from_utf8(name).ok()
 }
 
 type Bucket<V> = Arc<HashTable<(Arc<str>, Arc<V>)>>;

@@ -282,6 +282,7 @@ impl Raw {
             revive_queues: self.number("reviveQueueNum") as u32,
             pop_retry_percent: self.number("popFromRetryProbability") as u32,
             retry_topic_v2: self.flag("enableRetryTopicV2"),
+            light_queues: self.flag("enableLmq"),
             offset_flush_interval_ms: self.number("flushConsumerOffsetInterval"),
             client_expiry_ms: self.number("channelExpiredTimeout"),
             store_replies: self.flag("storeReplyMessageEnable"),
@@ -310,6 +311,7 @@ impl Raw {
             pull_disk_bytes: self.number("maxTransferBytesOnMessageInDisk") as u32,
             pull_disk_count: self.number("maxTransferCountOnMessageInDisk") as u32,
             delay_level_ms: delays_ms(self.text("messageDelayLevel")).into(),
+            light_queues: self.flag("enableLmq"),
         }
     }
 
@@ -327,6 +329,12 @@ impl Raw {
             used <= forcibly && forcibly <= full,
             "diskMaxUsedSpaceRatio={used}, diskSpaceCleanForciblyRatio={forcibly} and diskSpaceWarningLevelRatio={full} must not fall: \
              writes would be refused before old files are deleted"
+        );
+        ensure!(
+            self.flag("enableLmq") == self.flag("enableMultiDispatch"),
+            "enableLmq={} and enableMultiDispatch={} must be the same: light queues get their messages by multi-dispatch alone",
+            self.flag("enableLmq"),
+            self.flag("enableMultiDispatch")
         );
         let logs = self.text("storePathCommitLog");
         let inside = logs.is_empty() || Path::new(logs) == data.join("commitlog");

@@ -329,8 +329,8 @@ pub const SETTINGS: &[Setting] = &[
         name: "light_queues",
         default: "false",
         kind: Flag,
-        when: DefaultOnly("light queues come later"),
-        about: "Light queues.",
+        when: Restart,
+        about: "Light queues (LMQ), in a store with one shard; with enableMultiDispatch.",
     },
     Setting {
         key: "enableMixedMessageType",
@@ -345,8 +345,8 @@ pub const SETTINGS: &[Setting] = &[
         name: "multi_dispatch",
         default: "false",
         kind: Flag,
-        when: DefaultOnly("light queues come later"),
-        about: "More queue entries for light queues.",
+        when: Restart,
+        about: "Entries in light queues for messages that name them; with enableLmq.",
     },
     Setting {
         key: "enablePropertyFilter",

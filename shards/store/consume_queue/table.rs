@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
+use message::names;
 use slab::Slab;
 
 use super::entry::Entry;
@@ -101,6 +102,8 @@ pub(crate) struct QueueTable {
     hasher: RandomState,
     queues: Slab<Queue>,
     next_uid: u64,
+    /// Topics that are light queues.
+    light: usize,
     /// Unwritten entries of all queues.
     unwritten: u64,
     /// Entries in all tails.
@@ -121,6 +124,7 @@ impl QueueTable {
             hasher: RandomState::default(),
             queues: Slab::new(),
             next_uid: 1,
+            light: 0,
             unwritten: 0,
             in_tails: 0,
             dirty: VecDeque::new(),
@@ -143,6 +147,7 @@ impl QueueTable {
         let at = match self.by_name.find(hash, |&at| *topics[at as usize].name == *topic) {
             Some(&at) => at,
             None => {
+                self.light += usize::from(names::is_lmq(topic));
                 let at = self.topics.insert(Topic { name: topic.into(), queues: Vec::new() }) as u32;
                 let (topics, hasher) = (&self.topics, &self.hasher);
                 self.by_name.insert_unique(hash, at, |&at| hasher.hash_one(&*topics[at as usize].name));
@@ -259,6 +264,11 @@ impl QueueTable {
         self.sweep();
     }
 
+    /// Topics that are light queues.
+    pub(crate) fn light(&self) -> usize {
+        self.light
+    }
+
     /// Unwritten entries of all queues.
     pub(crate) fn unwritten(&self) -> u64 {
         self.unwritten
@@ -287,6 +297,7 @@ impl QueueTable {
         let found = self.by_name.find_entry(hash, |&at| *topics[at as usize].name == *topic).ok()?;
         let (at, _) = found.remove();
         let topic = self.topics.remove(at as usize);
+        self.light -= usize::from(names::is_lmq(&topic.name));
         for (_, slot) in topic.queues {
             let queue = self.queues.remove(slot.0 as usize);
             self.unwritten -= queue.unwritten();

@@ -26,6 +26,7 @@ use crate::error::OpenError;
 use crate::home::StoreHome;
 use crate::index::{Index, IndexHistory, RecordKeys};
 use crate::layout::{ShardId, ShardLayout, offset_file_name};
+use crate::light_queues::LIGHT_QUEUE_ID;
 use crate::limits;
 use crate::options::{FlushMode, StoreOptions};
 use crate::queue_table::QueueTableFile;
@@ -178,18 +179,26 @@ impl Recovery<'_> {
         let mut walk = Walk::new(&mut source, self.log.base_of(start), segment_size, max_record, self.durable)?;
         let (table, index, lost, tombstones) = (&mut self.table, &mut self.index, &mut self.lost, &self.tombstones);
         let (disk, files, level_ms) = (self.disk, &self.files, &*self.options.delay_level_ms);
+        let light = self.options.light_queues;
         walk.run(start, u64::MAX, &mut |record, at, damaged| {
-            if tombstones.covers(record.topic(), at) {
-                return Ok(());
+            let mut note = |table: &mut QueueTable, dispatched| {
+                if let Dispatched::Gap(slot) = dispatched
+                    && !table.get(slot).lost
+                {
+                    table.get_mut(slot).lost = true;
+                    lost.push((slot, 0));
+                }
+            };
+            if !tombstones.covers(record.topic(), at) {
+                let dispatched = dispatch::recovered(table, record, at, damaged, trust, level_ms);
+                note(table, dispatched);
+                if !damaged {
+                    put_keys(index, record, at);
+                }
             }
-            if let Dispatched::Gap(slot) = dispatch::recovered(table, record, at, damaged, trust, level_ms)
-                && !table.get(slot).lost
-            {
-                table.get_mut(slot).lost = true;
-                lost.push((slot, 0));
-            }
-            if !damaged {
-                put_keys(index, record, at);
+            if light {
+                let wanted = |_: &QueueTable, queue: &[u8]| !tombstones.covers(queue, at);
+                dispatch::recovered_light(table, record, at, damaged, trust, &wanted, &mut note);
             }
             keep_within_memory(disk, table, files)
         })
@@ -240,11 +249,18 @@ impl Recovery<'_> {
         let max_record = max_record(self.options, segment_size);
         let mut walk = Walk::new(&mut source, start, segment_size, max_record, u64::MAX)?;
         let (table, tombstones, disk, files) = (&mut self.table, &self.tombstones, self.disk, &self.files);
-        let level_ms = &*self.options.delay_level_ms;
+        let (level_ms, light) = (&*self.options.delay_level_ms, self.options.light_queues);
         walk.run(start, end, &mut |record, at, damaged| {
             let slot = u32::try_from(record.queue_id()).ok().and_then(|id| table.find(record.topic(), id));
             if slot.is_some_and(|slot| table.get(slot).lost) && !tombstones.covers(record.topic(), at) {
                 dispatch::recovered(table, record, at, damaged, Trust::WholeLog, level_ms);
+            }
+            if light {
+                let wanted = |table: &QueueTable, queue: &[u8]| {
+                    let slot = table.find(queue, LIGHT_QUEUE_ID);
+                    slot.is_some_and(|slot| table.get(slot).lost) && !tombstones.covers(queue, at)
+                };
+                dispatch::recovered_light(table, record, at, damaged, Trust::WholeLog, &wanted, &mut |_, _| {});
             }
             keep_within_memory(disk, table, files)
         })?;

@@ -6,5 +6,6 @@ mod crash;
 mod damage;
 mod flow;
 mod java;
+mod light;
 mod mutants;
 mod rig;

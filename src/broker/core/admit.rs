@@ -206,7 +206,7 @@ impl BrokerCore {
         let made;
         let mut park_texts = ParkTexts::default();
         let texts = Rc::clone(&self.texts);
-        let (mut list, asks) = send::properties(request)?;
+        let (mut list, asks) = send::properties(request, self.snapshot.light_queues)?;
         if place.dead_letter {
             list.put(name::DELAY, b"-1");
         }
@@ -226,6 +226,9 @@ impl BrokerCore {
             let stamp =
                 SendStamp { region: &texts.region, trace_on: self.snapshot.settings.trace_on, cluster: &texts.cluster };
             list.stamp(&stamp, Some(unique_id));
+            if self.snapshot.light_queues {
+                send::check_light(list.get(name::INNER_MULTI_DISPATCH))?;
+            }
             if asks.half || asks.delay {
                 let target = delay::Target { topic, queue_id, shard: place.shard };
                 let parked =
@@ -274,6 +277,10 @@ impl BrokerCore {
         now_ms: i64,
         texts: &'a mut ParkTexts,
     ) -> Result<Option<Parked>, Refusal> {
+        if self.snapshot.topic(target.topic).is_none() {
+            let remark = "the message is illegal: a light queue takes no delayed or half messages";
+            return Err(Refusal { code: ResponseCode::MessageIllegal.to_i32(), remark: remark.into() });
+        }
         if asks.half {
             half::check(request.properties, asks, target, &self.snapshot, self.options.ip(), now_ms)?;
             half::park(list, target, unique_id, &mut texts.half)?;

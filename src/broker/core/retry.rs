@@ -14,6 +14,7 @@ use message::names;
 use reactor::{ConnectionId, Context};
 use remoting::ResponseCode;
 use remoting::scan::{Fields, scan};
+use std::borrow::Cow;
 use std::net::SocketAddr;
 use store::ShardId;
 
@@ -76,12 +77,12 @@ impl BrokerCore {
         // Behind a plus sign stands the topic, in POP's retry topics.
         let group = group.split(|byte| *byte == b'+').next().unwrap_or_default();
         let name = || String::from_utf8_lossy(group).into_owned();
-        let Some(settings) = self.snapshot.group(group) else {
+        let Some(settings) = self.snapshot.group_or_light(group).map(Cow::into_owned) else {
             let ticket = self.hold_frame(cx, conn, frame);
             self.lanes.owner(OwnerRequest::EnsureGroup { ticket, group: name() });
             return Retry::Waits;
         };
-        if !retry.is_over(settings) {
+        if !retry.is_over(&settings) {
             match locked {
                 Some(true) => {}
                 Some(false) => return Retry::Append,

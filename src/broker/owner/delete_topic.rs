@@ -34,6 +34,10 @@ impl Owner {
         if self.topics.is_system(topic) {
             return Err(Refusal::parameter(format!("The topic[{topic}] is conflict with system topic.")));
         }
+        if self.is_light(topic) {
+            // Messages of other topics come into it all the time: there is no moment after which all are new.
+            return Err(Refusal::parameter(format!("The topic[{topic}] is a light queue, which cannot be deleted.")));
+        }
         if let Some(deletion) = self.deletions.get_mut(topic) {
             deletion.askers.push(asker.clone());
             return Ok(Outcome::Later);

@@ -292,7 +292,7 @@ impl Owner {
             .collect();
         let mut cut = 0;
         for (topic, queue_id) in stored {
-            let known = self.topics.get(&topic).is_some_and(|t| answered.contains(&t.shard_of(queue_id)));
+            let known = self.topic_or_light(&topic).is_some_and(|t| answered.contains(&t.shard_of(queue_id)));
             if known {
                 let end = ends.get(&(topic.clone(), queue_id)).copied().unwrap_or(0);
                 cut += self.offsets.cut(&topic, queue_id, end);
@@ -331,7 +331,7 @@ impl Owner {
         }
     }
 
-    /// Writes `consumerOffset.json` if it is behind. Its journal entries of this turn must be written first.
+    /// Writes `consumerOffset.json` (and Java's file of it for light queues) if it is behind. Its journal entries of this turn must be written first.
     pub(super) fn write_offsets_now(&mut self, turn: &mut Turn<'_>) {
         self.offsets_written_us = turn.now.mono_us;
         if !self.offsets.take_dirty() {
@@ -340,7 +340,9 @@ impl Owner {
         // The file covers what the new generation of the journal does not hold: write what is noted to the old one.
         self.write_journal(turn);
         self.offsets_version.next(turn.now.wall_ms);
-        let contents = Contents::Bytes(self.offsets.encode(self.offsets_version));
+        let plain = self.offsets.encode(self.offsets_version);
+        let light = self.light_offsets.then(|| self.offsets.encode_light(self.offsets_version));
+        let contents = Contents::Offsets { plain, light };
         let token = self.token();
         self.offsets_writing = Some(token);
         turn.out.push(OwnerAction::Persist { token, file: OwnerFile::ConsumerOffsets, contents });
@@ -452,6 +454,7 @@ impl Owner {
             settings: self.settings.clone(),
             delays: self.delays.clone(),
             deleting: self.deletions.keys().map(|name| name.as_str().into()).collect(),
+            light_queues: self.options.light_queues,
         };
         let version = self.flow.version;
         let waiting = std::mem::take(&mut self.flow.awaiting_publish);

@@ -36,6 +36,9 @@ pub enum BootError {
     Contents(String),
 }
 
+/// Where a Java broker with light queues keeps all offsets.
+const LIGHT_OFFSETS: &str = "lmqConsumerOffset.json";
+
 /// Token of the measuring of the disk; the owner's own tokens start at 1.
 const SPACE_TOKEN: u64 = 0;
 
@@ -80,6 +83,7 @@ impl OwnerHost {
             topics: read("topics.json")?,
             groups: read("subscriptionGroup.json")?,
             offsets: read("consumerOffset.json")?,
+            light_offsets: read(LIGHT_OFFSETS)?,
             filters: read("consumerFilter.json")?,
             request_modes: read("messageRequestMode.json")?,
             journal: entries,
@@ -249,7 +253,12 @@ impl OwnerHost {
                 return run(cx, token, move |_| change_settings_file(disk, path, contents));
             }
         };
-        run(cx, token, move |_| dir.write(name, &contents.encode()));
+        run(cx, token, move |_| {
+            if let Contents::Offsets { light: Some(light), .. } = &contents {
+                dir.write(LIGHT_OFFSETS, light)?;
+            }
+            dir.write(name, &contents.encode())
+        });
     }
 }
 

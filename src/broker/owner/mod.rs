@@ -24,6 +24,7 @@ mod delete_topic;
 mod flow;
 mod group_requests;
 mod heartbeat;
+mod light;
 mod locks;
 mod offset_requests;
 mod queues;
@@ -292,6 +293,13 @@ pub enum Contents {
     Topics(topics::TopicBook),
     /// `subscriptionGroup.json`.
     Groups(groups::GroupBook),
+    /// `consumerOffset.json`, and the same for a Java broker with light queues, which is to be written first.
+    Offsets {
+        /// `consumerOffset.json`.
+        plain: Vec<u8>,
+        /// `lmqConsumerOffset.json`.
+        light: Option<Vec<u8>>,
+    },
     /// The bytes themselves.
     Bytes(Vec<u8>),
 }
@@ -302,7 +310,7 @@ impl Contents {
         match self {
             Self::Topics(book) => book.encode(),
             Self::Groups(book) => book.encode(),
-            Self::Bytes(bytes) => bytes,
+            Self::Offsets { plain: bytes, .. } | Self::Bytes(bytes) => bytes,
         }
     }
 }
@@ -441,6 +449,8 @@ pub struct OwnerBoot {
     pub groups: Option<Vec<u8>>,
     /// `consumerOffset.json`.
     pub offsets: Option<Vec<u8>>,
+    /// `lmqConsumerOffset.json`: with light queues it is read in place of the other, as a Java broker does.
+    pub light_offsets: Option<Vec<u8>>,
     /// `consumerFilter.json`.
     pub filters: Option<Vec<u8>>,
     /// `messageRequestMode.json`.
@@ -472,6 +482,8 @@ pub struct Owner {
     offsets_written_us: u64,
     offsets_writing: Option<u64>,
     delay_offsets: delay_offsets::DelayOffsets,
+    /// `lmqConsumerOffset.json` is written, too: there are light queues, or there is the file and it must not fall behind.
+    light_offsets: bool,
     flow: Flow,
     gathers: Gathers<Then>,
     deletions: BTreeMap<String, delete_topic::Deletion>,
@@ -531,9 +543,11 @@ impl Owner {
         let topics = TopicBook::open(boot.topics.as_deref(), boot.placement, &boot.options, now.wall_ms)
             .map_err(named("topics.json"))?;
         let groups = GroupBook::open(boot.groups.as_deref(), now.wall_ms).map_err(named("subscriptionGroup.json"))?;
-        let (mut offsets, offsets_version) = match &boot.offsets {
-            Some(bytes) => Offsets::decode(bytes).map_err(named("consumerOffset.json"))?,
-            None => Default::default(),
+        let light = boot.light_offsets.as_ref().filter(|_| boot.options.light_queues);
+        let (mut offsets, offsets_version) = match (light, &boot.offsets) {
+            (Some(bytes), _) => Offsets::decode(bytes).map_err(named("lmqConsumerOffset.json"))?,
+            (None, Some(bytes)) => Offsets::decode(bytes).map_err(named("consumerOffset.json"))?,
+            (None, None) => Default::default(),
         };
         let filters = match &boot.filters {
             Some(bytes) => FilterBook::decode(bytes, now.wall_ms).map_err(named("consumerFilter.json"))?,
@@ -564,6 +578,7 @@ impl Owner {
             offsets_written_us: now.mono_us,
             offsets_writing: None,
             delay_offsets: delay_offsets::DelayOffsets::default(),
+            light_offsets: boot.options.light_queues || boot.light_offsets.is_some(),
             gathers: Gathers::default(),
             deletions: BTreeMap::new(),
             calls: calls::Calls::default(),

@@ -7,12 +7,15 @@ use super::{Owner, Refusal, Then, Turn};
 use crate::gather::Gathered;
 use remoting::{Command, ResponseCode};
 use std::net::SocketAddr;
+use store::Bounds;
 
 /// A query of an offset that is not stored: the answer depends on the queue's smallest offset.
 #[derive(Debug)]
 pub(crate) struct Query {
     asker: Asker,
     queues: QueuesByShard,
+    /// A light queue: there is none before its first message.
+    light: bool,
 }
 
 impl Owner {
@@ -33,11 +36,12 @@ impl Owner {
             let remark = "Not found, do not set to zero, maybe this group boot first";
             return Err(Refusal::new(ResponseCode::QueryNotFound, remark));
         }
+        let light = self.is_light(topic);
         let mut queues = QueuesByShard::default();
-        if let (Some(q), Some(topic)) = (queue_id, self.topics.get(topic)) {
-            queues.add(topic, q..q + 1);
+        if let (Some(q), Some(topic)) = (queue_id, self.topic_or_light(topic)) {
+            queues.add(&topic, q..q + 1);
         }
-        self.gather(turn, queues.bounds(), Then::QueryOffset(Query { asker: asker.clone(), queues }))?;
+        self.gather(turn, queues.bounds(), Then::QueryOffset(Query { asker: asker.clone(), queues, light }))?;
         Ok(Outcome::Later)
     }
 
@@ -67,12 +71,12 @@ impl Owner {
 
     /// Whether a group may commit this: the group and the topic exist, and the queue does or did.
     fn commit_allowed(&self, group: &str, topic: &str, queue_id: i32, offset: i64) -> Result<(), Refusal> {
-        if self.groups.get(group).is_none() {
+        if !self.has_group(group) {
             let remark = format!("Group {group} not exist!");
             return Err(Refusal::new(ResponseCode::SubscriptionGroupNotExist, remark));
         }
         let missing = || Refusal::new(ResponseCode::TopicNotExist, format!("Topic {topic} not exist!"));
-        let known = self.topics.get(topic).filter(|_| !self.deletions.contains_key(topic)).ok_or_else(missing)?;
+        let known = self.topic_or_light(topic).filter(|_| !self.deletions.contains_key(topic)).ok_or_else(missing)?;
         let queue = u32::try_from(queue_id).ok();
         if !queue.is_some_and(|q| q < known.queues() || self.offsets.has(group, topic, q)) {
             return Err(Refusal::parameter(format!("Topic {topic} has no queue {queue_id}")));
@@ -97,7 +101,10 @@ impl Owner {
             None => self.offsets.topics_of(from).into_iter().map(str::to_owned).collect(),
         };
         let offline = ext.boolean("offline").unwrap_or(false);
-        for topic in topics.iter().filter(|t| self.topics.get(t).is_some()) {
+        for topic in &topics {
+            if self.topic_or_light(topic).is_none() {
+                continue;
+            }
             let subscribed = self
                 .clients
                 .group(from)
@@ -113,12 +120,13 @@ impl Owner {
 
 impl Query {
     pub fn finish(self, gathered: Gathered, turn: &mut Turn<'_>) {
-        let Self { asker, queues } = self;
+        let Self { asker, queues, light } = self;
         let Some(states) = queues.states(gathered) else {
             let refusal = Refusal::new(ResponseCode::SystemError, "the shard of the queue did not answer in time");
             return asker.answer(asker.refuse(&refusal), turn.out);
         };
-        let response = if states.values().all(|s| s.bounds.min.0 == 0) {
+        let from_start = |bounds: &Bounds| bounds.min.0 == 0 && (!light || bounds.max.0 > 0);
+        let response = if states.values().all(|s| from_start(&s.bounds)) {
             asker.ok().with_field("offset", 0)
         } else {
             let remark = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first";

@@ -5,6 +5,7 @@
 
 use super::version::DataVersion;
 use crate::snapshot::{PendingReset, Resets, Table, topic_at_group};
+use message::names;
 use remoting::Json;
 use remoting::json::JsonRef;
 use remoting::json::Key;
@@ -152,22 +153,31 @@ impl Offsets {
         self.to_json(version).to_pretty()
     }
 
+    /// The contents of `lmqConsumerOffset.json`: what groups named like light queues have stands in a table of its own, without
+    /// queue ids (theirs are all 0).
+    pub fn encode_light(&self, version: DataVersion) -> Vec<u8> {
+        let of_light = |key: &str| key.split_once('@').is_some_and(|(_, group)| names::is_lmq(group.as_bytes()));
+        let (light, plain): (BTreeMap<_, _>, BTreeMap<_, _>) = self.table.iter().partition(|(key, _)| of_light(key));
+        let light = light.into_iter().filter_map(|(key, queues)| Some((key.clone(), Json::Int(*queues.get(&0)?))));
+        let (topics, table) = (topics_json(plain.keys().map(|key| &***key)), table_json(plain.into_iter()));
+        let light = Json::map(light);
+        let fields = [
+            ("dataVersion", version.to_json()),
+            ("groupTopicMap", topics),
+            ("lmqOffsetTable", light),
+            ("offsetTable", table),
+        ];
+        Json::bean(fields).to_pretty()
+    }
+
     /// The table as Java's tools and slaves know it.
     pub fn to_json(&self, version: DataVersion) -> Json {
-        let table = self.table.iter().map(|(key, queues)| {
-            let queues = queues.iter().map(|(q, o)| (Key::Int(i64::from(*q)), Json::Int(*o)));
-            (Key::from(key.clone()), Json::Object(queues.collect()))
-        });
-        let table = Json::Object(table.collect());
-        let mut topics = BTreeMap::<&str, Vec<&str>>::new();
-        for (topic, group) in self.table.keys().filter_map(|key| key.split_once('@')) {
-            topics.entry(group).or_default().push(topic);
-        }
-        let topics = Json::map(topics.into_iter().map(|(group, topics)| (group.to_owned(), Json::list(topics))));
+        let table = table_json(self.table.iter());
+        let topics = topics_json(self.table.keys().map(String::as_str));
         Json::bean([("dataVersion", version.to_json()), ("groupTopicMap", topics), ("offsetTable", table)])
     }
 
-    /// Reads `consumerOffset.json`. Errors: it is no JSON.
+    /// Reads `consumerOffset.json` or `lmqConsumerOffset.json`. Errors: it is no JSON.
     pub fn decode(bytes: &[u8]) -> Result<(Self, DataVersion), String> {
         let json = JsonRef::parse(bytes).map_err(|e| e.to_string())?;
         let mut table = BTreeMap::new();
@@ -175,6 +185,9 @@ impl Offsets {
             let queues: QueueOffsets =
                 queues.entries().filter_map(|(q, o)| Some((u32::try_from(q.as_i64()?).ok()?, o.as_i64()?))).collect();
             table.insert(key.string(), queues);
+        }
+        for (key, offset) in json.get("lmqOffsetTable").entries() {
+            table.extend(offset.as_i64().map(|offset| (key.string(), QueueOffsets::from([(0, offset)]))));
         }
         Ok((Self::new(table), DataVersion::from_json(json.get("dataVersion"))))
     }
@@ -232,6 +245,23 @@ impl Offsets {
         }
         !resets.is_empty()
     }
+}
+
+fn table_json<'a>(table: impl Iterator<Item = (&'a String, &'a QueueOffsets)>) -> Json {
+    let table = table.map(|(key, queues)| {
+        let queues = queues.iter().map(|(q, o)| (Key::Int(i64::from(*q)), Json::Int(*o)));
+        (Key::from(key.clone()), Json::Object(queues.collect()))
+    });
+    Json::Object(table.collect())
+}
+
+/// The topics of each group.
+fn topics_json<'a>(keys: impl Iterator<Item = &'a str>) -> Json {
+    let mut topics = BTreeMap::<&str, Vec<&str>>::new();
+    for (topic, group) in keys.filter_map(|key| key.split_once('@')) {
+        topics.entry(group).or_default().push(topic);
+    }
+    Json::map(topics.into_iter().map(|(group, topics)| (group.to_owned(), Json::list(topics))))
 }
 
 const SET: u8 = 1;

@@ -38,8 +38,9 @@ impl Owner {
         let queue_id = ext.optional_i32("queueId")?.unwrap_or(-1);
         let wanted = ext.optional_i64("offset")?.filter(|o| *o != -1);
         let missing = || Refusal::new(ResponseCode::TopicNotExist, format!("Topic {topic} does not exist"));
-        let topic = self.topics.get(topic).filter(|t| !self.deletions.contains_key(&*t.name)).ok_or_else(missing)?;
-        if self.groups.get(group).is_none() {
+        let topic =
+            self.topic_or_light(topic).filter(|t| !self.deletions.contains_key(&*t.name)).ok_or_else(missing)?;
+        if !self.has_group(group) {
             let remark = format!("Group {group} does not exist");
             return Err(Refusal::new(ResponseCode::SubscriptionGroupNotExist, remark));
         }
@@ -54,7 +55,7 @@ impl Owner {
         }
         let wanted = wanted.filter(|_| queue_id >= 0);
         let mut queues = QueuesByShard::default();
-        queues.add(topic, ids);
+        queues.add(&topic, ids);
         let bounds = wanted.is_some() || timestamp_ms < 0;
         let asks = if bounds { queues.bounds() } else { queues.by_time(timestamp_ms) };
         let reset = Reset {

@@ -73,7 +73,7 @@ impl Owner {
         let topics: Vec<Arc<Topic>> = names
             .iter()
             .filter(|t| !listed.is_empty() || subscribed(t))
-            .filter_map(|t| self.topics.get(t).cloned())
+            .filter_map(|t| self.topic_or_light(t))
             .collect();
         let mut queues = QueuesByShard::default();
         for topic in &topics {
@@ -182,9 +182,9 @@ impl Owner {
 
     fn existing_topic(&self, command: &Command) -> Result<Arc<Topic>, Refusal> {
         let name = command.ext.text("topic")?;
-        let found = self.topics.get(name).filter(|_| !self.deletions.contains_key(name));
+        let found = self.topic_or_light(name).filter(|_| !self.deletions.contains_key(name));
         let missing = || Refusal::new(ResponseCode::TopicNotExist, format!("topic[{name}] not exist"));
-        found.cloned().ok_or_else(missing)
+        found.ok_or_else(missing)
     }
 }
 

@@ -75,6 +75,7 @@ impl World {
             topics: files.get(&OwnerFile::Topics).cloned(),
             groups: files.get(&OwnerFile::Groups).cloned(),
             offsets: files.get(&OwnerFile::ConsumerOffsets).cloned(),
+            light_offsets: None,
             filters: files.get(&OwnerFile::ConsumerFilters).cloned(),
             request_modes: files.get(&OwnerFile::RequestModes).cloned(),
             journal: journal.clone(),

@@ -161,11 +161,11 @@ impl Owner {
     /// 351.
     pub(super) fn topic_config(&self, asker: &Asker, command: &Command) -> Result<Outcome, Refusal> {
         let name = command.ext.text("topic")?;
-        let shown = self.topics.get(name).filter(|_| !self.deletions.contains_key(name));
+        let shown = self.topic_or_light(name).filter(|_| !self.deletions.contains_key(name));
         let topic = shown.ok_or_else(|| {
             Refusal::new(ResponseCode::TopicNotExist, format!("No topic in this broker. topic: {name}"))
         })?;
-        Ok(Outcome::Now(asker.json(&topic_json(topic))))
+        Ok(Outcome::Now(asker.json(&topic_json(&topic))))
     }
 
     /// 305.

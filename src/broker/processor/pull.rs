@@ -88,7 +88,7 @@ pub fn admit(
         let remark = format!("the broker[{broker_ip}] for lite pull consumer is forbidden");
         return refuse(ResponseCode::NoPermission, forbidden::BROKER, remark);
     }
-    let Some(group) = snapshot.group(header.group) else {
+    let Some(group) = snapshot.group_or_light(header.group) else {
         if !asked {
             return Admission::NeedGroup;
         }
@@ -99,7 +99,7 @@ pub fn admit(
         let remark = format!("subscription group no permission, {}", group.name);
         return refuse(ResponseCode::NoPermission, forbidden::GROUP, remark);
     }
-    let Some(topic) = snapshot.topic(header.topic) else {
+    let Some(topic) = snapshot.topic_or_light(header.topic) else {
         let remark = format!("topic[{}] not exist, apply first please!", text(header.topic));
         return refuse(ResponseCode::TopicNotExist, forbidden::NOT, remark);
     };
@@ -125,8 +125,8 @@ pub fn admit(
     let reset =
         if settings.server_side_reset { snapshot.pending_reset(header.topic, header.group, queue_id) } else { None };
     Admission::Read(PullWork {
-        topic: topic.clone(),
-        group: group.clone(),
+        topic: topic.into_owned(),
+        group: group.into_owned(),
         queue_id,
         offset: header.queue_offset,
         asked_offset: header.queue_offset,
@@ -170,7 +170,7 @@ pub fn check_again(work: &PullWork, snapshot: &Snapshot) -> Result<(), (Refusal,
     }
     let refuse =
         |code: ResponseCode, forbidden: i32, remark: String| Err((Refusal { code: code.to_i32(), remark }, forbidden));
-    match snapshot.topic(work.topic.name.as_bytes()) {
+    match snapshot.topic_or_light(work.topic.name.as_bytes()) {
         None => {
             let remark = format!("topic[{}] not exist, apply first please!", work.topic.name);
             return refuse(ResponseCode::TopicNotExist, forbidden::NOT, remark);

@@ -70,7 +70,7 @@ fn route((topic, queue_id, question): (String, i32, Question), snapshot: &Snapsh
         let remark = format!("queueId[{queue_id}] is illegal, topic:[{topic}]");
         return Admission::Refuse(Refusal { code: ResponseCode::InvalidParameter.to_i32(), remark });
     };
-    match snapshot.topic(topic.as_bytes()) {
+    match snapshot.topic_or_light(topic.as_bytes()) {
         Some(known) => {
             let topic = topic.into_bytes().into_boxed_slice();
             Admission::Ask(known.shard_of(queue_id), QueueQuestion { topic, queue_id, question })

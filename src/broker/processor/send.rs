@@ -1,13 +1,13 @@
 //! SEND_MESSAGE (10), SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320): who may send what to which queue.
 
 use crate::owner::Refusal;
-use crate::snapshot::{PERM_WRITE, Snapshot};
+use crate::snapshot::{PERM_WRITE, Snapshot, Topic};
 use message::names;
 use message::properties::{MAX_PROPERTIES_BYTES, PropertyList, name};
 use message::sys_flag;
 use remoting::ResponseCode;
 use std::net::SocketAddr;
-use store::ShardId;
+use store::{ShardId, light_queues};
 
 /// A send's header, whatever its field names were.
 #[derive(Clone, Copy, Debug, Default)]
@@ -77,8 +77,16 @@ pub fn admit(
         return refuse(ResponseCode::NoPermission, format!("the broker[{broker_ip}] sending message is forbidden"));
     }
     // A known name was checked when its topic was made.
-    let Some(topic) = snapshot.topic(header.topic) else {
-        return admit_unknown(header, asked);
+    let light;
+    let topic: &Topic = match snapshot.topic(header.topic) {
+        Some(topic) => topic,
+        None => match snapshot.light_topic(header.topic).filter(|_| names::check_topic(header.topic).is_ok()) {
+            Some(topic) => {
+                light = topic;
+                &light
+            }
+            None => return admit_unknown(header, asked),
+        },
     };
     if names::is_protected_topic(header.topic) {
         return refuse(ResponseCode::NoPermission, forbidden(header.topic));
@@ -178,14 +186,14 @@ pub fn asks<'a>(pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Result<Ask
 }
 
 /// Properties that a batch, or a member of one, cannot have: members are stored as they are, so that it would be forgotten.
-/// (`TRAN_MSG` asks only with the value true, `DELAY` only above 0.)
+/// (`TRAN_MSG` asks only with the value true, `DELAY` only above 0, light queues only where there are some.)
 ///
 /// # Errors
 /// It has one.
-pub fn check_batch<'a>(pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Result<(), Refusal> {
+pub fn check_batch<'a>(pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>, light: bool) -> Result<(), Refusal> {
     for (key, value) in pairs {
         // All names in question start with one of these; nearly all others do not.
-        if !matches!(key.first(), Some(b'T' | b'D')) {
+        if !matches!(key.first(), Some(b'T' | b'D' | b'I')) {
             continue;
         }
         let illegal = |what: &str| {
@@ -199,6 +207,7 @@ pub fn check_batch<'a>(pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Res
                 Some(_) => return illegal("a delay level"),
                 None => return illegal("a delay level that is no number"),
             },
+            name::INNER_MULTI_DISPATCH if light => return illegal("light queues"),
             name::TIMER_DELAY_SEC | name::TIMER_DELAY_MS | name::TIMER_DELIVER_MS | name::TIMER_DELETE_UNIQUE_KEY => {
                 return illegal("a timer");
             }
@@ -212,10 +221,10 @@ pub fn check_batch<'a>(pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Res
 ///
 /// # Errors
 /// They ask for what is not served.
-pub fn properties<'a>(header: &SendHeader<'a>) -> Result<(PropertyList<'a>, Asks), Refusal> {
+pub fn properties<'a>(header: &SendHeader<'a>, light: bool) -> Result<(PropertyList<'a>, Asks), Refusal> {
     let list = PropertyList::parse(header.properties);
     if header.batch {
-        check_batch(list.iter())?;
+        check_batch(list.iter(), light)?;
         return Ok((list, Asks::default()));
     }
     let mut asks = asks(list.iter())?;
@@ -227,6 +236,18 @@ pub fn properties<'a>(header: &SendHeader<'a>) -> Result<(PropertyList<'a>, Asks
         return Err(Refusal { code: ResponseCode::MessageIllegal.to_i32(), remark: remark.into() });
     }
     Ok((list, asks))
+}
+
+/// Checks the light queues that a message names, where there are light queues. One that is to wait is stored without asking for
+/// them, and must be right when it is delivered.
+///
+/// # Errors
+/// A name cannot be that of a light queue.
+pub fn check_light(named: Option<&[u8]>) -> Result<(), Refusal> {
+    named.map_or(Ok(()), light_queues::check).map_err(|why| Refusal {
+        code: ResponseCode::MessageIllegal.to_i32(),
+        remark: format!("the message is illegal: {why}"),
+    })
 }
 
 /// Checks the length of what is to be stored.
@@ -253,7 +274,6 @@ mod tests {
     use super::*;
     use crate::config::LiveSettings;
     use crate::fixtures::{snapshot, topic};
-    use crate::snapshot::Topic;
     use message::properties::pairs;
     use std::sync::Arc;
 
@@ -326,17 +346,21 @@ mod tests {
             ("INNER_MULTI_DISPATCH\x01%LMQ%a\x02", Ok(())),
             ("TAGS\x01DELAY\x02KEYS\x01TRAN_MSG\x02", Ok(())),
         ] {
-            assert_eq!(check_batch(pairs(text.as_bytes())).map_err(|refusal| refusal.code), expected, "{text:?}");
+            assert_eq!(
+                check_batch(pairs(text.as_bytes()), false).map_err(|refusal| refusal.code),
+                expected,
+                "{text:?}"
+            );
         }
         for sys_flag in [4, 8, 12] {
             let header = SendHeader { sys_flag, ..to(b"t", 0) };
-            assert_eq!(properties(&header).unwrap_err().code, 13, "bits alone");
+            assert_eq!(properties(&header, false).unwrap_err().code, 13, "bits alone");
             let header = SendHeader { properties: b"TRAN_MSG\x01true\x02", ..header };
-            assert!(properties(&header).unwrap().1.half);
+            assert!(properties(&header, false).unwrap().1.half);
         }
         let retried = |text: &'static [u8]| {
             let header = SendHeader { sys_flag: 4, properties: text, reconsume_times: 1, ..to(b"%RETRY%g", 0) };
-            properties(&header).map(|(_, asks)| asks).map_err(|refusal| refusal.code)
+            properties(&header, false).map(|(_, asks)| asks).map_err(|refusal| refusal.code)
         };
         let plain = Asks { delay: true, half: false };
         assert_eq!(retried(b"TRAN_MSG\x01true\x02DELAY\x013\x02"), Ok(plain), "by an old client");

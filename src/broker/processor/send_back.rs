@@ -14,6 +14,7 @@ use message::properties::{PropertyList, name};
 use message::record::RecordView;
 use remoting::codes::version;
 use remoting::{Command, ResponseCode};
+use std::borrow::Cow;
 use std::net::IpAddr;
 use store::ShardId;
 
@@ -79,7 +80,7 @@ pub fn admit(
     asked: bool,
 ) -> Admission {
     let refuse = |code: ResponseCode, remark: String| Admission::Refuse(Refusal::new(code, remark));
-    let Some(group) = snapshot.group(header.group.as_bytes()) else {
+    let Some(group) = snapshot.group_or_light(header.group.as_bytes()).map(Cow::into_owned) else {
         if !asked {
             return Admission::NeedGroup;
         }

@@ -2,6 +2,7 @@
 
 mod delay;
 mod filters;
+mod lmq;
 mod reply;
 mod retry;
 mod transactions;

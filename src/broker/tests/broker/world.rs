@@ -68,16 +68,33 @@ impl World {
 
     /// The broker of a disk, started at this time.
     pub fn open_at(disk: Arc<SimulatedDisk>, shards: u16, cores: u16, flush: FlushMode, now: Now) -> Self {
+        Self::start(disk, (shards, cores), flush, now, false)
+    }
+
+    /// The broker of a disk, with light queues or not.
+    pub fn open_light(disk: Arc<SimulatedDisk>, flush: FlushMode, now: Now, light_queues: bool) -> Self {
+        Self::start(disk, (1, 1), flush, now, light_queues)
+    }
+
+    fn start(
+        disk: Arc<SimulatedDisk>,
+        (shards, cores): (u16, u16),
+        flush: FlushMode,
+        now: Now,
+        light_queues: bool,
+    ) -> Self {
         let store = StoreOptions {
             segment_size_bytes: 1 << 22,
             queue_file_size_bytes: 20_000,
             flush,
+            light_queues,
             ..StoreOptions::default()
         };
         let shared: Arc<dyn Disk> = disk.clone();
         let home = StoreHome::open(shared.clone(), Path::new("/data"), &store, Some(shards), 1).expect("store");
         let mut options = BrokerOptions::with_address("127.0.0.1:10911".parse().unwrap());
         options.live.recall = true;
+        options.light_queues = light_queues;
         let options = Arc::new(options);
         let (sender, control) = registration::channel();
         let mut owner =

@@ -50,6 +50,8 @@ fn fewer_shards_are_refused_with_the_way_out() {
     let more = Ringmq::start(&[&flags[..], &["--shards", "2"]].concat());
     assert_eq!(more.stop(), (Some(0), String::new()));
     refused(&[&flags[..], &["--shards", "1"]].concat(), &["2 shards", "--shards 1"]);
+    let light = ["--set", "enableLmq=true", "--set", "enableMultiDispatch=true"];
+    refused(&[&flags[..], &light].concat(), &["multi-dispatch needs a store with one shard", "has 2"]);
     let same = Ringmq::start(&flags);
     assert!(same.banner.contains("in 2 shards"), "{}", same.banner);
 }
@@ -68,6 +70,8 @@ fn settings_are_checked() {
         ("authenticationEnabled=true", "access control"),
         ("storePathCommitLog=/a,/b", "several disks"),
         ("mappedFileSizeConsumeQueue=30", "multiple of 20"),
+        ("enableLmq=true", "enableMultiDispatch=false must be the same"),
+        ("enableMultiDispatch=true", "enableLmq=false and enableMultiDispatch=true must be the same"),
         ("diskSpaceWarningLevelRatio=60", "before old files are deleted"),
         ("brokerName=a b", "brokerName"),
     ] {
