@@ -122,11 +122,22 @@ impl Queue {
             return;
         }
         state.lines[line].push_back(request);
-        let waker = state.wakers[line].take();
+        // The waker stays: if glommio loses this wake-up, the look wakes once more.
+        let waker = state.wakers[line].clone();
         drop(state);
         if let Some(waker) = waker {
             waker.wake();
         }
+    }
+
+    /// Wakes, on the executor's own thread, every dispatcher that waits although its line holds a job.
+    fn look(&self) {
+        let mut state = self.state();
+        let State { lines, wakers, .. } = &mut *state;
+        let waiting = lines.iter().zip(wakers).filter(|(line, _)| !line.is_empty());
+        let wakers: Vec<Waker> = waiting.filter_map(|(_, waker)| waker.take()).collect();
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
     }
 
     /// Fails what waits and what will come.
@@ -150,7 +161,10 @@ impl Queue {
                 return Poll::Ready(None);
             }
             match state.lines[line].pop_front() {
-                Some(request) => Poll::Ready(Some(request)),
+                Some(request) => {
+                    state.wakers[line] = None;
+                    Poll::Ready(Some(request))
+                }
                 None => {
                     state.wakers[line] = Some(context.waker().clone());
                     Poll::Pending
@@ -207,10 +221,11 @@ fn run(queue: &Arc<Queue>, disk: Arc<dyn Disk>) {
                 glommio::spawn_local(dispatch(queue.clone(), disk.clone(), line, tasks))
             })
             .collect();
-        let look = glommio::spawn_local(async {
-            // Ending a sleep is enough: glommio then takes the wake-ups that other threads left.
+        let of_look = queue.clone();
+        let look = glommio::spawn_local(async move {
             loop {
                 glommio::timer::sleep(LOST_WAKE_INTERVAL).await;
+                of_look.look();
             }
         });
         for dispatcher in dispatchers {

@@ -166,10 +166,11 @@ pub fn is_system_topic(topic: &[u8]) -> bool {
     topic.starts_with(SYSTEM_TOPIC_PREFIX) || SYSTEM_TOPICS.contains(&topic)
 }
 
-/// Whether clients must not send to this topic (code 16).
+/// Whether clients must not send to this topic (code 16). Beyond Java's list: the topics whose records the broker takes for its
+/// own timers and POP check points, which anybody could forge otherwise.
 #[must_use]
 pub fn is_protected_topic(topic: &[u8]) -> bool {
-    PROTECTED_TOPICS.contains(&topic)
+    PROTECTED_TOPICS.contains(&topic) || topic == TIMER_TOPIC || topic.starts_with(REVIVE_TOPIC_PREFIX)
 }
 
 /// Whether a group is one of the broker's own.
@@ -275,6 +276,8 @@ mod tests {
         assert_eq!(check_group(&[b'g'; 121]), Err(NameError::TooLong { max: 120 }));
         assert!(is_system_topic(b"rmq_sys_anything") && is_system_topic(b"TBW102") && !is_system_topic(b"t"));
         assert!(is_protected_topic(b"SCHEDULE_TOPIC_XXXX") && !is_protected_topic(b"TBW102"));
+        assert!(is_protected_topic(b"rmq_sys_wheel_timer") && is_protected_topic(b"rmq_sys_REVIVE_LOG_c"));
+        assert!(!is_protected_topic(b"RMQ_SYS_TRACE_TOPIC") && !is_protected_topic(b"rmq_sys_SYNC_BROKER_MEMBER_b"));
         assert_eq!(group_of_retry_or_dlq(b"%DLQ%g"), Some(&b"g"[..]));
     }
 }
