@@ -1,7 +1,8 @@
 //! `cargo xtask costs`: what the broker's processor time for one operation of each kind is, and its ratio to a plain send or
 //! pull. The broker has processor 0 and one shard, the load processor 1; each round of each row starts with an empty store.
 //! Counted is all that the operation causes: deliveries, op messages and expired check points included, the time of an idle
-//! broker not. With `--against` or `--commit` a plain send of two builds is compared in alternating rounds, by processor time or,
+//! broker not, nor what the messages that are pulled or popped cost when they were sent. Pulls and pops read the same backlog,
+//! each message once. With `--against` or `--commit` a plain send of two builds is compared in alternating rounds, by processor time or,
 //! with `--instructions`, by instructions under callgrind.
 
 mod instructions;
@@ -20,7 +21,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use serde_json::{Value, json};
 
 use crate::client::Connection;
-use crate::compare::{Side, cpu_seconds, machine, median};
+use crate::compare::{Side, machine, median};
 use crate::project;
 use crate::reference::{self, Java, Reference};
 use crate::report::Report;
@@ -33,9 +34,13 @@ const BROKER_CPU: &str = "0";
 const LOAD_CPU: usize = 1;
 /// Deliveries and commits that are late by more are missing.
 const ARRIVAL_LIMIT: Duration = Duration::from_secs(60);
-/// Messages that a queue holds at least before it is pulled or popped, and loads until then.
-const FILLED: u64 = 4_000;
-const FILL_LIMIT: usize = 20;
+/// Messages that are pulled or popped: some 260 MB, of which a broker gives 32 at a time as long as it has the memory.
+const FILLED: u64 = 1_562 * (works::WINDOW * load::LINKS) as u64;
+const FILL_LIMIT: Duration = Duration::from_secs(60);
+/// A broker that takes no more than this of a processor is at rest (on top of what it takes when idle).
+const REST: f64 = 0.01;
+/// How long it may take until then.
+const REST_LIMIT: Duration = Duration::from_secs(60);
 /// A send of the other build may take so much less.
 const AGAINST_LIMIT: f64 = 1.05;
 
@@ -277,11 +282,9 @@ impl Bench {
         connection.heartbeat("costs", Some(PRODUCER_GROUP), None)?;
         let pid = server.pid()?;
         sleep(Duration::from_secs(1));
-        let (idle_before, idle_since) = (cpu_seconds(pid)?, Instant::now());
-        sleep(Duration::from_secs(2));
-        let idle = (cpu_seconds(pid)? - idle_before) / idle_since.elapsed().as_secs_f64();
-        let filled = if matches!(row.kind, Kind::Pull | Kind::PopAndAck) { self.fill(row, &server)? } else { 0 };
-        sleep(Duration::from_secs(1));
+        let idle = cores_in_use(pid, Duration::from_secs(2))?;
+        let filled = if matches!(row.kind, Kind::Pull | Kind::PopAndAck) { self.fill(&server)? } else { 0 };
+        await_rest(pid, idle)?;
         let (before, since) = (cpu_seconds(pid)?, Instant::now());
         let run = self.work(row, &server, filled)?;
         if matches!(row.kind, Kind::Transaction | Kind::Timer | Kind::Level) {
@@ -306,23 +309,13 @@ impl Bench {
     }
 
     /// Fills all queues; gives the messages of the shortest.
-    fn fill(&self, row: &Row, server: &Side) -> Result<u64> {
-        // A pop uses its messages up.
-        let length = if row.kind == Kind::Pull { Duration::from_secs(1) } else { Duration::from_secs(self.secs) };
-        let mut sends = Sends::new(TOPIC, "");
+    fn fill(&self, server: &Side) -> Result<u64> {
+        let run = load::run(server.address(), &mut Sends::new(TOPIC, "").up_to(FILLED), FILL_LIMIT)?;
+        ensure!(run.operations == FILLED, "only {} messages were sent", run.operations);
         let mut connection = Connection::open(server.address())?;
-        let mut shortest = 0;
-        for _ in 0..FILL_LIMIT {
-            let run = load::run(server.address(), &mut sends, length)?;
-            await_arrival(&mut connection, run.operations)?;
-            let ends = (0..QUEUES).map(|queue| connection.max_offset(TOPIC, queue)).collect::<Result<Vec<u64>>>()?;
-            shortest = ends.into_iter().min().unwrap_or(0);
-            if shortest >= FILLED {
-                break;
-            }
-        }
-        ensure!(shortest >= FILLED, "only {shortest} messages in a queue");
-        Ok(shortest)
+        await_arrival(&mut connection, FILLED)?;
+        let ends = (0..QUEUES).map(|queue| connection.max_offset(TOPIC, queue)).collect::<Result<Vec<u64>>>()?;
+        Ok(ends.into_iter().min().unwrap_or(0))
     }
 
     fn work(&self, row: &Row, server: &Side, filled: u64) -> Result<Run> {
@@ -333,7 +326,13 @@ impl Bench {
             Kind::Timer => run(&mut Sends::new(TOPIC, "TIMER_DELAY_MS\u{1}1000\u{2}")),
             Kind::Level => run(&mut Sends::new(TOPIC, "DELAY\u{1}1\u{2}")),
             Kind::Transaction => run(&mut Transactions::new(TOPIC)),
-            Kind::Pull => run(&mut Pulls::new(TOPIC, filled)),
+            Kind::Pull => {
+                let mut pulls = Pulls::new(TOPIC, filled);
+                let done = run(&mut pulls)?;
+                let each = pulls.messages_per_pull();
+                ensure!(each > BATCH as f64 - 1.0, "a pull gave {each:.1} messages on average");
+                Ok(done)
+            }
             Kind::PopAndAck => {
                 let mut pops = Pops::new(TOPIC, filled * u64::from(QUEUES));
                 let done = run(&mut pops)?;
@@ -346,6 +345,33 @@ impl Bench {
             }
         }
     }
+}
+
+/// User and system time of the threads of a process so far; those of the broker live as long as it does.
+fn cpu_seconds(pid: u32) -> Result<f64> {
+    let mut nanoseconds = 0.0;
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let text = fs::read_to_string(thread?.path().join("schedstat"))?;
+        let time: f64 = text.split(' ').next().unwrap_or_default().parse().context("reading a thread's time")?;
+        nanoseconds += time;
+    }
+    Ok(nanoseconds / 1e9)
+}
+
+/// Processors that a process uses, on average over a time.
+fn cores_in_use(pid: u32, time: Duration) -> Result<f64> {
+    let (before, since) = (cpu_seconds(pid)?, Instant::now());
+    sleep(time);
+    Ok((cpu_seconds(pid)? - before) / since.elapsed().as_secs_f64())
+}
+
+/// Waits until what was asked of the broker, and what follows from it in the background, is over.
+fn await_rest(pid: u32, idle: f64) -> Result<()> {
+    let end = Instant::now() + REST_LIMIT;
+    while cores_in_use(pid, Duration::from_secs(1))? > idle + REST {
+        ensure!(Instant::now() < end, "the broker does not come to rest");
+    }
+    Ok(())
 }
 
 /// Waits until the topic holds so many messages. Errors: it does not, or it holds more.

@@ -134,10 +134,11 @@ impl Work for Transactions {
     }
 }
 
-/// Pulls of 32 messages, over and over the same.
+/// Pulls of 32 messages, each message once.
 pub struct Pulls {
     templates: Vec<Vec<Vec<u8>>>,
     next: Vec<usize>,
+    messages: u64,
     done: u64,
 }
 
@@ -152,32 +153,46 @@ impl Pulls {
             });
             frame(PULL, 0, 0, fields, &[])
         };
-        let pulls = (filled / BATCH).min(600);
-        let templates = (0..QUEUES).map(|queue| (0..pulls).map(|n| pull(queue, n * BATCH)).collect()).collect();
-        Pulls { templates, next: vec![0; LINKS], done: 0 }
+        let templates =
+            (0..QUEUES).map(|queue| (0..filled / BATCH).map(|n| pull(queue, n * BATCH)).collect()).collect();
+        Pulls { templates, next: vec![0; LINKS], messages: 0, done: 0 }
     }
 }
 
 impl Work for Pulls {
     fn ask(&mut self, link: usize, out: &mut Vec<u8>, last: bool) -> usize {
-        let window = if last { 0 } else { 16 };
-        for _ in 0..window {
-            out.extend_from_slice(&self.templates[link][self.next[link]]);
-            self.next[link] = (self.next[link] + 1) % self.templates[link].len();
+        let left = self.templates[link].len() - self.next[link];
+        let window = if last { 0 } else { left.min(16) };
+        for pull in &self.templates[link][self.next[link]..][..window] {
+            out.extend_from_slice(pull);
         }
+        self.next[link] += window;
         window
     }
 
     fn take(&mut self, _: usize, answer: Answer) -> Result<()> {
         success(&answer)?;
-        let (count, smallest) = (BATCH as usize, SIZE + 91);
-        ensure!(answer.body.len() >= count * smallest, "a pull gave {} bytes", answer.body.len());
+        // All records are of one size, which is what each begins with.
+        let size = answer.body.first_chunk().map_or(0, |size| u32::from_be_bytes(*size) as usize);
+        ensure!(size > SIZE, "a pull gave {} bytes", answer.body.len());
+        self.messages += (answer.body.len() / size) as u64;
         self.done += 1;
         Ok(())
     }
 
     fn done(&self) -> u64 {
         self.done
+    }
+
+    fn is_exhausted(&self) -> bool {
+        self.next.iter().zip(&self.templates).any(|(next, pulls)| *next == pulls.len())
+    }
+}
+
+impl Pulls {
+    /// Messages of a pull, on average.
+    pub fn messages_per_pull(&self) -> f64 {
+        self.messages as f64 / self.done as f64
     }
 }
 

@@ -17,6 +17,7 @@ use crate::filter::Compiled;
 use crate::gather::{Gathered, Gathers, RecallAsk, ShardAnswer};
 use crate::owner::{OwnerHost, OwnerRequest, Refusal, Ticket};
 use crate::pop_holds::PopHolds;
+use crate::processor::pop::revive_queues;
 use crate::processor::{query, recall};
 use crate::response::{self, SendIdentity};
 use crate::router::{TokenKind, split, token};
@@ -103,6 +104,8 @@ pub struct BrokerCore {
     pops: PopHolds,
     /// Grows with each POP.
     pop_turn: u32,
+    /// Revive queues of each shard, by the snapshot.
+    revive_queues: u32,
     /// Connections that are held because a lane is full.
     congested: Vec<ConnectionId>,
     timer_due_us: Option<u64>,
@@ -172,6 +175,7 @@ impl BrokerCore {
             compiled: Compiled::default(),
             pops: PopHolds::default(),
             pop_turn: 0,
+            revive_queues: revive_queues(&parts.snapshot, &options),
             congested: Vec::new(),
             timer_due_us: None,
             stopping_since_us: None,
@@ -427,6 +431,7 @@ impl BrokerCore {
         if snapshot.version > self.snapshot.version {
             let (host, mut answers) = self.parts(cx);
             host.install(&mut answers, snapshot.clone());
+            self.revive_queues = revive_queues(&snapshot, &self.options);
             self.snapshot = snapshot;
         }
         let version = self.snapshot.version;

@@ -177,6 +177,9 @@ pub(crate) fn parse_i64(text: &[u8]) -> Result<i64, Problem> {
     value.filter(|_| fits).ok_or(Problem::OutOfRange)
 }
 
+/// Up to here names are compared with each other: more than any request has.
+const FEW_FIELDS: usize = 16;
+
 /// Collects fields so that many equal or unequal names stay cheap: a map is built only when there are more than a few.
 #[derive(Default)]
 pub(crate) struct FieldCollector {
@@ -189,10 +192,32 @@ impl FieldCollector {
     }
 
     /// The last value of each name, at the place of the first; names whose last value is `null` are left out.
-    pub(crate) fn finish(self) -> ExtFields {
+    pub(crate) fn finish(mut self) -> ExtFields {
+        // Comparing a few names with each other is cheaper than a map of them.
+        if self.fields.len() > FEW_FIELDS {
+            self.merge_many();
+        } else {
+            self.merge_few();
+        }
+        let fields = self.fields.into_iter().filter_map(|(name, value)| value.map(|value| (name, value))).collect();
+        ExtFields { fields, present: true }
+    }
+
+    fn merge_few(&mut self) {
+        let mut at = 1;
+        while at < self.fields.len() {
+            let name = &self.fields[at].0;
+            match self.fields[..at].iter().position(|(other, _)| other == name) {
+                Some(first) => self.fields[first].1 = self.fields.remove(at).1,
+                None => at += 1,
+            }
+        }
+    }
+
+    fn merge_many(&mut self) {
         let mut places = std::collections::HashMap::with_capacity(self.fields.len());
         let mut fields: Vec<(String, Option<String>)> = Vec::with_capacity(self.fields.len());
-        for (name, value) in self.fields {
+        for (name, value) in self.fields.drain(..) {
             match places.get(&name) {
                 Some(&at) => {
                     let field: &mut (String, Option<String>) = &mut fields[at];
@@ -204,7 +229,30 @@ impl FieldCollector {
                 }
             }
         }
-        let fields = fields.into_iter().filter_map(|(name, value)| value.map(|value| (name, value))).collect();
-        ExtFields { fields, present: true }
+        self.fields = fields;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_and_many_fields_are_merged_alike() {
+        for count in [0, 1, 3, FEW_FIELDS, FEW_FIELDS + 1, 60] {
+            let collect = || {
+                let mut collector = FieldCollector::default();
+                for at in 0..count {
+                    // Names come twice and more, the last time of some is null.
+                    collector.add((at * 7 % 5).to_string(), (at % 3 > 0).then(|| at.to_string()));
+                }
+                collector
+            };
+            let (mut few, mut many) = (collect(), collect());
+            few.merge_few();
+            many.merge_many();
+            assert_eq!(few.fields, many.fields);
+            assert!(few.fields.len() == count.min(5) && collect().finish().len() <= few.fields.len());
+        }
     }
 }

@@ -6,7 +6,7 @@ use crate::bodies::{self, Body, RegisterBrokerBody};
 use crate::command::{Command, ExtFields, FieldError};
 use crate::frame::{self, SerializeType};
 use crate::json::{Json, JsonRef};
-use crate::scan::{Fields, PullHeader, SendHeader, Span, scan};
+use crate::scan::{Fields, PopHeader, PullHeader, SendHeader, Span, scan};
 
 /// A whole frame as it comes from the network: splitting, scanning and decoding agree on whether it can be trusted.
 pub fn frame(data: &[u8]) {
@@ -119,12 +119,13 @@ fn agree(data: &[u8]) {
         (scanned.code, scanned.opaque, scanned.flag, scanned.version, scanned.language, scanned.serialize_type)
     );
     assert_eq!(command.body, scanned.body(data));
-    let hot = !command.is_response() && matches!(command.code, 10 | 11 | 310 | 320 | 361);
+    let hot = !command.is_response() && matches!(command.code, 10 | 11 | 310 | 320 | 361 | 200_050);
     let ext = &command.ext;
     match scanned.fields {
         Fields::Send(send) if command.code == 10 => assert_eq!(check_send(data, ext, send, SEND_LONG), Ok(())),
         Fields::Send(send) => assert_eq!(check_send(data, ext, send, SEND_SHORT), Ok(())),
         Fields::Pull(pull) => assert_eq!(check_pull(data, ext, pull), Ok(())),
+        Fields::Pop(pop) => assert_eq!(check_pop(data, ext, pop), Ok(())),
         Fields::Invalid(error) => check_invalid(&command, error),
         Fields::Other => assert!(!hot),
     }
@@ -194,6 +195,23 @@ fn check_pull(data: &[u8], ext: &ExtFields, pull: PullHeader) -> Result<(), Fiel
     Ok(())
 }
 
+fn check_pop(data: &[u8], ext: &ExtFields, pop: PopHeader) -> Result<(), FieldError> {
+    same_text(data, ext, "consumerGroup", pop.group);
+    same_text(data, ext, "topic", pop.topic);
+    same_text(data, ext, "exp", pop.expression);
+    same_text(data, ext, "expType", pop.expression_type);
+    same_text(data, ext, "attemptId", pop.attempt);
+    assert!(pop.topic.is_present() && pop.group.is_present());
+    assert_eq!(ext.i32("queueId")?, pop.queue_id);
+    assert_eq!(ext.optional_i64("bornTime")?.unwrap_or(0), pop.born_ms);
+    assert_eq!(ext.i32("maxMsgNums")?, pop.max_msg_nums);
+    assert_eq!(ext.i64("invisibleTime")?, pop.invisible_ms);
+    assert_eq!(ext.i64("pollTime")?, pop.poll_ms);
+    assert_eq!(ext.i32("initMode")?, pop.init_mode);
+    assert_eq!(ext.boolean("order").unwrap_or(false), pop.order);
+    Ok(())
+}
+
 /// The field that the scanner refused does not serve by the decoder's reading either, for the same reason.
 fn check_invalid(command: &Command, error: FieldError) {
     let short = matches!(command.code, 310 | 320);
@@ -202,8 +220,17 @@ fn check_invalid(command: &Command, error: FieldError) {
         Some(place) if short => SEND_SHORT[place],
         _ => error.field,
     };
-    let wide =
-        matches!(error.field, "bornTimestamp" | "queueOffset" | "commitOffset" | "suspendTimeoutMillis" | "subVersion");
+    const WIDE: [&str; 8] = [
+        "bornTimestamp",
+        "queueOffset",
+        "commitOffset",
+        "suspendTimeoutMillis",
+        "subVersion",
+        "bornTime",
+        "invisibleTime",
+        "pollTime",
+    ];
+    let wide = WIDE.contains(&error.field);
     let text = matches!(error.field, "topic" | "consumerGroup");
     let problem = match (text, wide) {
         (true, _) => command.ext.text(name).map(drop),

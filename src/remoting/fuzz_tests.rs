@@ -7,10 +7,14 @@ use crate::{Command, bodies, bodies::Body};
 use message::fuzz_driver::{Driver, executions};
 
 /// Words that mean something in headers and bodies.
-const TOKENS: [&[u8]; 24] = [
+const TOKENS: [&[u8]; 28] = [
     b"\"code\":310,",
     b"\"code\":11,",
     b"\"code\":10,",
+    b"\"code\":200050,",
+    b"\"bornTime\":",
+    b"\"initMode\":",
+    b"\"exp\":",
     b"\"extFields\":{",
     b"\"extFields\":null,",
     b"null",
@@ -38,13 +42,36 @@ fn run(name: &str, seeds: impl IntoIterator<Item = Vec<u8>>, target: fn(&[u8])) 
     Driver::new(0xF00D, seeds).with_tokens(&TOKENS).run(name, executions(), target);
 }
 
+/// A pop with every field, which no golden frame is.
+fn pop() -> Command {
+    let mut command = Command::request(200_050, 5);
+    command.ext = [
+        ("consumerGroup", "g"),
+        ("topic", "t"),
+        ("queueId", "-1"),
+        ("maxMsgNums", "32"),
+        ("invisibleTime", "60000"),
+        ("pollTime", "15000"),
+        ("bornTime", "1700000000000"),
+        ("initMode", "1"),
+        ("expType", "TAG"),
+        ("exp", "A || B"),
+        ("order", "true"),
+        ("attemptId", "x"),
+    ]
+    .into_iter()
+    .collect();
+    command
+}
+
 /// Headers of the golden frames, all also in the other form.
 fn headers(form: SerializeType) -> Vec<Vec<u8>> {
     let in_form = |mut command: Command| {
         command.serialize_type = form;
         frame::split(&command.to_frame()).unwrap().header.to_vec()
     };
-    frames().iter().map(|(_, bytes)| in_form(Command::decode(bytes).unwrap())).collect()
+    let golden = frames().into_iter().map(|(_, bytes)| Command::decode(&bytes).unwrap());
+    golden.chain([pop()]).map(in_form).collect()
 }
 
 fn json_texts() -> Vec<Vec<u8>> {

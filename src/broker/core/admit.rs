@@ -66,7 +66,8 @@ impl BrokerCore {
             }
             (Target::Send, Fields::Send(fields)) => self.send(cx, to, peer, frame, &header, &fields, asked, None),
             (Target::Pull, Fields::Pull(fields)) => self.pull(cx, to, peer, frame, &header, &fields, asked),
-            (Target::Send | Target::Pull, Fields::Send(_) | Fields::Pull(_) | Fields::Other) => {
+            (Target::Pop, Fields::Pop(fields)) => self.pop(cx, to, peer, frame, &fields, asked),
+            (Target::Send | Target::Pull, _) => {
                 unreachable!("the scanner gives the fields of the hot codes")
             }
             (Target::Queue, _) => self.queue_question(cx, to, code, frame),
@@ -76,7 +77,10 @@ impl BrokerCore {
             (Target::Recall, _) => self.recall(cx, to, peer, frame),
             (Target::SendBack, _) => self.send_back(cx, to, frame, asked),
             (Target::Reply, _) => self.reply_message(cx, to, peer, frame, asked),
-            (Target::Pop, _) => self.pop(cx, to, peer, code, frame, asked),
+            (Target::Pop, _) => self.pop_look(cx, to, peer, code, frame, asked),
+            (Target::PopAck, _) if code == RequestCode::BatchAckMessage => {
+                self.pop_batch_ack(cx, to, header.body(frame))
+            }
             (Target::PopAck, _) => self.pop_ack(cx, to, peer, code, frame),
             (Target::Owner, _) => self.hand_to_owner(cx, to, peer, frame),
         }

@@ -8,12 +8,14 @@ use crate::crossing::{CoreMessage, Forwarded, PollingInfo, ReplyTo, Work};
 use crate::owner::{OwnerRequest, Refusal};
 use crate::pop_holds::HeldPop;
 use crate::processor::pop::{self, Admission, Checks};
+use crate::processor::pop_batch;
 use crate::response;
 use crate::router::core_of;
 use crate::services::ServiceRequest;
-use crate::services::pop::request::{AckRun, PopRequest, PopRun, RunKind, WatchAsk, shards_of};
+use crate::services::pop::request::{AckRun, PopHeader, PopRequest, PopRun, RunKind, WatchAsk, shards_of};
 use crate::services::pop::watch::Watch;
 use reactor::{Context, CoreId};
+use remoting::scan;
 use remoting::{Command, RequestCode, ResponseCode};
 use smallvec::SmallVec;
 use std::net::SocketAddr;
@@ -29,8 +31,24 @@ const LOOK_EVERY_US: u64 = 200_000;
 const POP_BYTES: usize = 512;
 
 impl BrokerCore {
-    /// 200050, 200052, 200054 and 200055.
+    /// 200050.
     pub(super) fn pop(
+        &mut self,
+        cx: &mut Context<CoreMessage>,
+        to: ReplyTo,
+        peer: SocketAddr,
+        frame: &[u8],
+        fields: &scan::PopHeader,
+        asked: bool,
+    ) {
+        let header = pop::pop_header(frame, fields, cx.now().wall_ms);
+        let (topic, group) = (fields.topic.text(frame), fields.group.text(frame));
+        let names = (&*String::from_utf8_lossy(&topic), &*String::from_utf8_lossy(&group));
+        self.admit_pop(cx, to, peer, RunKind::Pop, names, header, frame, asked);
+    }
+
+    /// 200052, 200054 and 200055.
+    pub(super) fn pop_look(
         &mut self,
         cx: &mut Context<CoreMessage>,
         to: ReplyTo,
@@ -43,36 +61,51 @@ impl BrokerCore {
         let kind = match code {
             RequestCode::PeekMessage => RunKind::Peek,
             RequestCode::Notification => RunKind::Notify,
-            RequestCode::PollingInfo => return self.polling_info(cx, to, peer, &command, frame, asked),
-            _ => RunKind::Pop,
+            _ => return self.polling_info(cx, to, peer, &command, frame, asked),
         };
-        let now_ms = cx.now().wall_ms;
-        let header = match pop::header(kind, &command, now_ms) {
+        let header = match pop::look_header(kind, &command, cx.now().wall_ms) {
             Ok(header) => header,
             Err(refusal) => return self.refuse(cx, &to, refusal.code, &refusal.remark),
         };
+        let text = |name: &str| command.ext.get(name).unwrap_or_default();
+        let names = (text("topic"), text("consumerGroup"));
+        self.admit_pop(cx, to, peer, kind, names, header, frame, asked);
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "a frame with everything that is known of it")]
+    fn admit_pop(
+        &mut self,
+        cx: &mut Context<CoreMessage>,
+        mut to: ReplyTo,
+        peer: SocketAddr,
+        kind: RunKind,
+        names: (&str, &str),
+        header: PopHeader,
+        frame: &[u8],
+        asked: bool,
+    ) {
         let turn = self.next_pop_turn();
         let (options, snapshot) = (&self.options, &self.snapshot);
-        let checks = Checks { snapshot, options, peer, now_ms, asked, turn };
-        match pop::admit(kind, header, &checks, &mut self.compiled, false) {
+        let revive_queues = self.revive_queues;
+        let checks = Checks { snapshot, options, peer, now_ms: cx.now().wall_ms, asked, turn, revive_queues };
+        match pop::admit(kind, names, header, &checks, &mut self.compiled, false) {
             Admission::Run(run) => {
-                let mut to = to;
                 self.begin(cx, &mut to, POP_BYTES);
                 self.walk(cx, to, run);
             }
-            Admission::NeedGroup => self.need_pop_group(cx, &to, &command, frame),
+            Admission::NeedGroup => self.need_pop_group(cx, &to, names.1, frame),
             Admission::Refuse(refusal) => self.refuse(cx, &to, refusal.code, &refusal.remark),
         }
     }
 
-    fn need_pop_group(&mut self, cx: &mut Context<CoreMessage>, to: &ReplyTo, command: &Command, frame: &[u8]) {
+    fn need_pop_group(&mut self, cx: &mut Context<CoreMessage>, to: &ReplyTo, group: &str, frame: &[u8]) {
         let ticket = self.connections.wait(to.conn, frame);
         cx.hold(to.conn);
-        let group = command.ext.get("consumerGroup").unwrap_or_default().to_owned();
+        let group = group.to_owned();
         self.lanes.owner(OwnerRequest::EnsureGroup { ticket, group });
     }
 
-    /// 200051, 200053 and 200151.
+    /// 200051 and 200053.
     pub(super) fn pop_ack(
         &mut self,
         cx: &mut Context<CoreMessage>,
@@ -83,22 +116,27 @@ impl BrokerCore {
     ) {
         let Some(command) = self.decode(cx, to.conn, frame) else { return };
         let request = match code {
-            RequestCode::AckMessage => pop::ack(&command, &self.snapshot, peer)
-                .map(|(shard, ask)| (Some(shard), PopRequest::Ack(Box::new(ask)))),
-            RequestCode::ChangeMessageInvisibletime => pop::change(&command, &self.snapshot, peer)
-                .map(|(shard, ask)| (Some(shard), PopRequest::Change(Box::new(ask)))),
-            _ => pop::batch_ack(&command, &self.snapshot).map(|items| {
-                let first = items.first().map(|item| item.shard);
-                (first, PopRequest::Acks(Box::new(AckRun { items, done: 0 })))
-            }),
+            RequestCode::AckMessage => {
+                pop::ack(&command, &self.snapshot, peer).map(|(shard, ask)| (shard, PopRequest::Ack(Box::new(ask))))
+            }
+            _ => pop::change(&command, &self.snapshot, peer)
+                .map(|(shard, ask)| (shard, PopRequest::Change(Box::new(ask)))),
         };
         match request {
-            Ok((Some(shard), request)) => {
-                self.ask_service(cx, to, shard, ServiceRequest::Pop(request), frame.len());
-            }
-            Ok((None, _)) => response::success(&mut self.answers(cx), &to),
+            Ok((shard, request)) => self.ask_service(cx, to, shard, ServiceRequest::Pop(request), frame.len()),
             Err(Refusal { code, remark }) => self.refuse(cx, &to, code, &remark),
         }
+    }
+
+    /// 200151.
+    pub(super) fn pop_batch_ack(&mut self, cx: &mut Context<CoreMessage>, to: ReplyTo, body: &[u8]) {
+        let items = match pop_batch::items(body, &self.snapshot) {
+            Ok(items) => items,
+            Err(Refusal { code, remark }) => return self.refuse(cx, &to, code, &remark),
+        };
+        let Some(first) = items.first() else { return response::success(&mut self.answers(cx), &to) };
+        let (shard, run) = (first.shard, Box::new(AckRun { items, done: 0 }));
+        self.ask_service(cx, to, shard, ServiceRequest::Pop(PopRequest::Acks(run)), body.len());
     }
 
     fn next_pop_turn(&mut self) -> u32 {
@@ -191,9 +229,10 @@ impl BrokerCore {
         let Some(peer) = self.connections.get(to.conn).map(|conn| conn.peer) else { return };
         let turn = self.next_pop_turn();
         let (options, snapshot) = (&self.options, &self.snapshot);
-        let checks = Checks { snapshot, options, peer, now_ms: cx.now().wall_ms, asked: true, turn };
-        let (kind, looks) = (run.kind, run.looks);
-        match pop::admit(kind, run.header, &checks, &mut self.compiled, last) {
+        let revive_queues = self.revive_queues;
+        let checks = Checks { snapshot, options, peer, now_ms: cx.now().wall_ms, asked: true, turn, revive_queues };
+        let PopRun { kind, looks, topic, group, header, .. } = *run;
+        match pop::admit(kind, (&topic.name, &group.name), header, &checks, &mut self.compiled, last) {
             Admission::Run(mut run) => {
                 run.looks = looks;
                 self.walk(cx, to, run);
@@ -234,14 +273,18 @@ impl BrokerCore {
         asked: bool,
     ) {
         let (options, snapshot) = (&self.options, &self.snapshot);
-        let checks = Checks { snapshot, options, peer, now_ms: cx.now().wall_ms, asked, turn: 0 };
+        let revive_queues = self.revive_queues;
+        let checks = Checks { snapshot, options, peer, now_ms: cx.now().wall_ms, asked, turn: 0, revive_queues };
         match pop::polling_info(command, &checks) {
             Ok(Some((topic, group, queue_id))) => {
                 self.begin(cx, &mut to, 0);
                 let info = PollingInfo { to, topic, group, queue_id, count: 0, counted: 0 };
                 self.count_polling(cx, Box::new(info));
             }
-            Ok(None) => self.need_pop_group(cx, &to, command, frame),
+            Ok(None) => {
+                let group = command.ext.get("consumerGroup").unwrap_or_default();
+                self.need_pop_group(cx, &to, group, frame);
+            }
             Err(refusal) => self.refuse(cx, &to, refusal.code, &refusal.remark),
         }
     }

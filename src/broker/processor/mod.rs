@@ -7,6 +7,7 @@ pub mod delay;
 pub mod end_transaction;
 pub mod half;
 pub mod pop;
+pub mod pop_batch;
 pub mod pull;
 pub mod query;
 pub mod queue;

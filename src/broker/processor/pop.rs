@@ -6,11 +6,11 @@ use crate::config::BrokerOptions;
 use crate::filter::Compiled;
 use crate::owner::Refusal;
 use crate::services::pop::handle;
-use crate::services::pop::request::{AckAsk, AckItem, ChangeAsk, PopFound, PopHeader, PopRun, RunKind, shards_of};
+use crate::services::pop::request::{AckAsk, ChangeAsk, PopFound, PopHeader, PopRun, RunKind, shards_of};
 use crate::services::pop::revive_topic;
 use crate::snapshot::{Group, PERM_READ, QueuePlaces, Snapshot, Topic};
 use crate::work::MessageFilter;
-use remoting::json::JsonRef;
+use remoting::scan::{self, Span};
 use remoting::{Command, ResponseCode};
 use smallvec::SmallVec;
 use std::net::SocketAddr;
@@ -21,8 +21,6 @@ use store::ShardId;
 pub const MAX_MESSAGES: i32 = 32;
 /// A pop that should have been answered this long ago is not worth running, ms.
 const TOO_LATE_MS: i64 = 500;
-/// Bytes of a batch acknowledgement's bit set that are looked at: more than a check point can span.
-const MAX_BITS_BYTES: usize = 8 << 10;
 
 /// What to do with a pop.
 #[derive(Debug)]
@@ -49,46 +47,65 @@ pub struct Checks<'a> {
     pub asked: bool,
     /// Grows with each pop of the core: rotates over queues, revive queues, and chances.
     pub turn: u32,
+    /// Revive queues of each shard ([`revive_queues`]).
+    pub revive_queues: u32,
 }
 
-/// Reads the header of a pop, peek or notification.
+/// How many revive queues each shard has.
+pub fn revive_queues(snapshot: &Snapshot, options: &BrokerOptions) -> u32 {
+    match snapshot.topic(revive_topic(&options.cluster_name).as_bytes()).map(|t| (&t.places, t.read_queues)) {
+        Some((QueuePlaces::System { width, .. }, _)) => *width,
+        Some((_, queues)) => queues,
+        None => options.revive_queues,
+    }
+}
+
+/// Reads the header of a pop.
+pub fn pop_header(frame: &[u8], fields: &scan::PopHeader, now_ms: i64) -> PopHeader {
+    let text = |span: Span| (!span.is_empty()).then(|| String::from_utf8_lossy(&span.text(frame)).into());
+    PopHeader {
+        queue_id: fields.queue_id.max(-1),
+        order: fields.order,
+        attempt: text(fields.attempt),
+        born_ms: if fields.born_ms == 0 { now_ms } else { fields.born_ms },
+        max_messages: fields.max_msg_nums,
+        invisible_ms: fields.invisible_ms,
+        poll_ms: fields.poll_ms,
+        from_min: fields.init_mode == 0,
+        expression: text(fields.expression),
+        expression_type: text(fields.expression_type),
+    }
+}
+
+/// Reads the header of a peek or notification.
 ///
 /// # Errors
 /// A field is missing or no number (Java fails on it, code 1).
-pub fn header(kind: RunKind, command: &Command, now_ms: i64) -> Result<PopHeader, Refusal> {
+pub fn look_header(kind: RunKind, command: &Command, now_ms: i64) -> Result<PopHeader, Refusal> {
     let ext = &command.ext;
-    let text = |name: &str| ext.get(name).filter(|text| !text.is_empty()).map(Into::into);
+    let (_, _) = (ext.text("consumerGroup")?, ext.text("topic")?);
+    let notify = kind == RunKind::Notify;
     let mut header = PopHeader {
-        group: ext.text("consumerGroup")?.into(),
-        topic: ext.text("topic")?.into(),
         queue_id: ext.i32("queueId")?.max(-1),
-        order: ext.boolean("order").unwrap_or(false),
-        attempt: text("attemptId"),
+        order: notify && ext.boolean("order").unwrap_or(false),
+        attempt: ext.get("attemptId").filter(|text| !text.is_empty()).map(Into::into),
         born_ms: ext.optional_i64("bornTime")?.filter(|born_ms| *born_ms != 0).unwrap_or(now_ms),
         from_min: true,
         ..PopHeader::default()
     };
-    match kind {
-        RunKind::Pop => {
-            header.max_messages = ext.i32("maxMsgNums")?;
-            header.invisible_ms = ext.i64("invisibleTime")?;
-            header.poll_ms = ext.i64("pollTime")?;
-            header.from_min = ext.i32("initMode")? == 0;
-            header.expression = text("exp");
-            header.expression_type = text("expType");
-        }
-        RunKind::Peek => {
-            header.max_messages = ext.i32("maxMsgNums")?.min(MAX_MESSAGES);
-            header.order = false;
-        }
-        RunKind::Notify => header.poll_ms = ext.i64("pollTime")?,
+    if notify {
+        header.poll_ms = ext.i64("pollTime")?;
+    } else {
+        header.max_messages = ext.i32("maxMsgNums")?.min(MAX_MESSAGES);
     }
     Ok(header)
 }
 
-/// Checks a pop, peek or notification. `last`: it was held and its time is up, whatever its own numbers say.
+/// Checks a pop, peek or notification of a topic and a group. `last`: it was held and its time is up, whatever its own numbers
+/// say.
 pub fn admit(
     kind: RunKind,
+    (topic, group): (&str, &str),
     mut header: PopHeader,
     checks: &Checks<'_>,
     compiled: &mut Compiled,
@@ -102,7 +119,7 @@ pub fn admit(
     {
         return Admission::Refuse(refusal);
     }
-    let (topic, group) = match allowed(&header.topic, &header.group, header.queue_id, checks, kind == RunKind::Pop) {
+    let (topic, group) = match allowed(topic, group, header.queue_id, checks, kind == RunKind::Pop) {
         Ok(Some(found)) => found,
         Ok(None) => return Admission::NeedGroup,
         Err(refusal) => return Admission::Refuse(refusal),
@@ -122,16 +139,10 @@ pub fn admit(
         true => SmallVec::new(),
         false => retry_topics(&topic, &group, snapshot, options.retry_topic_v2),
     };
-    let revive_queues =
-        match snapshot.topic(revive_topic(&options.cluster_name).as_bytes()).map(|t| (&t.places, t.read_queues)) {
-            Some((QueuePlaces::System { width, .. }, _)) => *width,
-            Some((_, queues)) => queues,
-            None => options.revive_queues,
-        };
     Admission::Run(Box::new(PopRun {
         kind,
         pop_time_ms: *now_ms,
-        revive_queue: turn % revive_queues.max(1),
+        revive_queue: turn % checks.revive_queues.max(1),
         turn: *turn,
         // Spread evenly: 37 and 100 have no common divisor.
         retry_first: turn.wrapping_mul(37) % 100 < options.pop_retry_percent,
@@ -222,9 +233,14 @@ fn illegal_queue(queue_id: i32, topic: &Topic, peer: SocketAddr) -> String {
 /// The retry topics that a pop reads, too: the one that is written now, and the other form that is left from before.
 fn retry_topics(topic: &Topic, group: &Group, snapshot: &Snapshot, v2: bool) -> SmallVec<[Arc<Topic>; 2]> {
     let forms: &[bool] = if v2 { &[true, false] } else { &[false] };
+    let mut name: SmallVec<[u8; 128]> = SmallVec::new();
     forms
         .iter()
-        .filter_map(|v2| snapshot.topic(handle::retry_topic(&topic.name, &group.name, *v2).as_bytes()))
+        .filter_map(|v2| {
+            name.clear();
+            handle::write_retry_topic(&mut name, &topic.name, &group.name, *v2);
+            snapshot.topic(&name)
+        })
         .filter(|retry| retry.readable() && retry.read_queues > 0)
         .cloned()
         .collect()
@@ -253,13 +269,18 @@ pub fn ack(command: &Command, snapshot: &Snapshot, peer: SocketAddr) -> Result<(
     let illegal = || Refusal::new(ResponseCode::MessageIllegal, illegal_queue(queue_id, &topic, peer));
     let queue_id = queue.ok_or_else(illegal)?;
     let ask = AckAsk {
-        topic: (&*topic.name).into(),
-        group: ext.text("consumerGroup")?.into(),
+        topic: topic.name.clone(),
+        group: group_name(ext.text("consumerGroup")?, snapshot),
         queue_id,
         offset: ext.i64("offset")?,
         handle: ext.text("extraInfo")?.into(),
     };
     Ok((topic.shard_of(queue_id), ask))
+}
+
+/// The name of a group that is perhaps not there any more: what it holds can still be acknowledged.
+pub(super) fn group_name(name: &str, snapshot: &Snapshot) -> Arc<str> {
+    snapshot.group(name.as_bytes()).map_or_else(|| name.into(), |group| group.name.clone())
 }
 
 /// Checks 200053.
@@ -271,107 +292,13 @@ pub fn change(command: &Command, snapshot: &Snapshot, peer: SocketAddr) -> Resul
     Ok((shard, ChangeAsk { of, invisible_ms: command.ext.i64("invisibleTime")? }))
 }
 
-/// Reads 200151: what is acknowledged, sorted by shard. What names no topic or queue that is here is left out.
-///
-/// # Errors
-/// There is nothing in it (208), or it makes no sense (1).
-pub fn batch_ack(command: &Command, snapshot: &Snapshot) -> Result<Vec<AckItem>, Refusal> {
-    let bad = |why: &str| Refusal::new(ResponseCode::SystemError, format!("the body is not as expected: {why}"));
-    if command.body.is_empty() {
-        return Err(Refusal::new(ResponseCode::NoMessage, "there is nothing to acknowledge"));
-    }
-    let body = JsonRef::parse(&command.body).map_err(|error| bad(&error.to_string()))?;
-    let mut some = false;
-    let mut items = Vec::new();
-    for item in body.get("acks").items() {
-        some = true;
-        let members = AckMembers::read(item);
-        let text = |at: usize| members.0[at].as_str().ok_or_else(|| bad(ACK_MEMBERS[at][1]));
-        let number = |at: usize| members.0[at].as_i64().ok_or_else(|| bad(ACK_MEMBERS[at][1]));
-        let (topic, group) = (text(0)?, text(1)?);
-        let topic = handle::real_topic(&topic, &group, &text(2)?).ok_or_else(|| bad("retry"))?;
-        let (queue_id, revive_queue, start, pop_time_ms) = (number(3)?, number(4)?, number(5)?, number(6)?);
-        let bits = bits(&text(7)?).ok_or_else(|| bad("bitSet"))?;
-        let ordered = revive_queue == i64::from(handle::ORDER_REVIVE_QUEUE);
-        let Some(known) = snapshot.topic(topic.as_bytes()) else { continue };
-        let Some(queue_id) = u32::try_from(queue_id).ok().filter(|id| *id < known.queues()) else { continue };
-        let shard = known.shard_of(queue_id);
-        let (topic, group) = (topic.into(), group.as_ref().into());
-        items.push(AckItem { shard, topic, group, queue_id, start, pop_time_ms, ordered, bits });
-    }
-    if !some {
-        return Err(Refusal::new(ResponseCode::NoMessage, "there is nothing to acknowledge"));
-    }
-    items.sort_by_key(|item| item.shard);
-    Ok(items)
-}
-
-/// Members of an acknowledgement in a batch, short and long.
-const ACK_MEMBERS: [[&str; 2]; 8] = [
-    ["t", "topic"],
-    ["c", "consumerGroup"],
-    ["r", "retry"],
-    ["q", "queueId"],
-    ["rq", "reviveQueueId"],
-    ["so", "startOffset"],
-    ["pt", "popTime"],
-    ["b", "bitSet"],
-];
-
-/// The values of [`ACK_MEMBERS`], read in one pass.
-struct AckMembers<'a>([JsonRef<'a>; 8]);
-
-impl<'a> AckMembers<'a> {
-    fn read(item: JsonRef<'a>) -> Self {
-        let mut values = [JsonRef::NULL; 8];
-        for (key, value) in item.entries() {
-            if let Some(key) = key.as_str()
-                && let Some(at) = ACK_MEMBERS.iter().position(|names| names.contains(&&*key))
-            {
-                values[at] = value;
-            }
-        }
-        Self(values)
-    }
-}
-
-/// A bit set as Java's library writes it: base64 of its bytes.
-fn bits(text: &str) -> Option<Box<[u8]>> {
-    let text = text.trim_end_matches('=');
-    let text = &text.as_bytes()[..text.len().min(MAX_BITS_BYTES / 3 * 4)];
-    let mut bytes = Vec::with_capacity(text.len() / 4 * 3 + 2);
-    for group in text.chunks(4) {
-        let mut value = 0u32;
-        for byte in group {
-            let six = match byte {
-                b'A'..=b'Z' => byte - b'A',
-                b'a'..=b'z' => byte - b'a' + 26,
-                b'0'..=b'9' => byte - b'0' + 52,
-                b'+' | b'-' => 62,
-                b'/' | b'_' => 63,
-                _ => return None,
-            };
-            value = value << 6 | u32::from(six);
-        }
-        let count = match group.len() {
-            4 => 3,
-            3 => 2,
-            2 => 1,
-            _ => return None,
-        };
-        value <<= 6 * (4 - group.len());
-        bytes.extend_from_slice(&value.to_be_bytes()[1..1 + count]);
-    }
-    Some(bytes.into_boxed_slice())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::LiveSettings;
     use crate::fixtures::{group, snapshot, topic};
-    use proptest::prelude::*;
     use remoting::RequestCode;
+    use remoting::scan::{Fields, scan};
 
     const NOW_MS: i64 = 1_700_000_000_000;
 
@@ -392,10 +319,18 @@ mod tests {
     }
 
     fn run(command: &Command, snapshot: &Snapshot, options: &BrokerOptions, turn: u32) -> Admission {
-        let checks = Checks { snapshot, options, peer: peer(), now_ms: NOW_MS, asked: true, turn };
-        match header(RunKind::Pop, command, NOW_MS) {
-            Ok(header) => admit(RunKind::Pop, header, &checks, &mut Compiled::default(), false),
-            Err(refusal) => Admission::Refuse(refusal),
+        let revive_queues = revive_queues(snapshot, options);
+        let checks = Checks { snapshot, options, peer: peer(), now_ms: NOW_MS, asked: true, turn, revive_queues };
+        let frame = command.to_frame();
+        match scan(&frame).unwrap().fields {
+            Fields::Pop(fields) => {
+                let (topic, group) = (fields.topic.text(&frame), fields.group.text(&frame));
+                let names = (std::str::from_utf8(&topic).unwrap(), std::str::from_utf8(&group).unwrap());
+                let header = pop_header(&frame, &fields, NOW_MS);
+                admit(RunKind::Pop, names, header, &checks, &mut Compiled::default(), false)
+            }
+            Fields::Invalid(error) => Admission::Refuse(error.into()),
+            other => panic!("{other:?}"),
         }
     }
 
@@ -479,44 +414,5 @@ mod tests {
         }
         let unknown = request(0).with_field("topic", "other");
         assert_eq!(ack(&unknown, &known, peer()).unwrap_err().code, 17);
-    }
-
-    #[test]
-    fn batches_are_read_as_java_writes_them() {
-        let known = snapshot([topic("t")], [group("g")]);
-        let read = |body: &str| {
-            let command = Command::request(RequestCode::BatchAckMessage, 0).with_body(body.as_bytes().to_vec());
-            batch_ack(&command, &known)
-        };
-        let body =
-            r#"{"acks":[{"b":"BQE=","c":"g","it":9,"pt":7,"q":1,"r":"0","rq":2,"so":5,"t":"t"}],"brokerName":"b"}"#;
-        let items = read(body).unwrap();
-        assert_eq!((items.len(), items[0].queue_id, items[0].start, items[0].pop_time_ms), (1, 1, 5, 7));
-        assert_eq!(items[0].offsets().collect::<Vec<_>>(), [5, 7, 13]);
-        assert!(
-            read(&body.replace("\"t\":\"t\"", "\"t\":\"gone\"")).unwrap().is_empty(),
-            "an unknown topic is passed over"
-        );
-        for (body, code) in [
-            ("", 208),
-            ("{}", 208),
-            (r#"{"acks":[]}"#, 208),
-            ("[", 1),
-            (r#"{"acks":[{"t":"t"}]}"#, 1),
-            (&body.replace("\"r\":\"0\"", "\"r\":\"7\""), 1),
-            (&body.replace("BQE=", "B*E="), 1),
-        ] {
-            assert_eq!(read(body).unwrap_err().code, code, "{body}");
-        }
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
-        #[test]
-        fn any_text_is_bits_or_nothing(text in ".{0,40}") {
-            if let Some(bytes) = bits(&text) {
-                prop_assert!(bytes.len() <= text.len());
-            }
-        }
     }
 }

@@ -1,6 +1,6 @@
 //! The hot path's reading of a header: one pass, no allocation, no tree.
 //!
-//! Role: [`scan`] gives code, opaque, flag, language and version of any frame, and for sends and pulls their fields: numbers
+//! Role: [`scan`] gives code, opaque, flag, language and version of any frame, and for sends, pulls and pops their fields: numbers
 //! parsed, texts as offsets into the frame. The result is `Copy` and holds no reference, so it travels with a copied frame to
 //! another core. A field that is missing or wrong becomes [`Fields::Invalid`], which is answered; a header that makes no
 //! sense is a [`FrameError`], which closes the connection. Agrees with [`crate::Command::decode`] on every input (fuzzed).
@@ -113,6 +113,8 @@ pub enum Fields {
     Send(SendHeader),
     /// PULL_MESSAGE (11), LITE_PULL_MESSAGE (361).
     Pull(PullHeader),
+    /// POP_MESSAGE (200050).
+    Pop(PopHeader),
     /// One of those codes with a field that does not serve.
     Invalid(FieldError),
     /// Any other code, or a response.
@@ -177,6 +179,35 @@ pub struct PullHeader {
     pub sys_flag: i32,
 }
 
+/// The header of a pop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PopHeader {
+    /// Consumer group; always present, perhaps empty.
+    pub group: Span,
+    /// Topic; always present, perhaps empty.
+    pub topic: Span,
+    /// Filter; may be absent.
+    pub expression: Span,
+    /// `TAG` or `SQL92`; may be absent (TAG).
+    pub expression_type: Span,
+    /// Names the attempt of an ordered pop; may be absent.
+    pub attempt: Span,
+    /// When the client asked, ms since 1970, by its clock; 0 when absent.
+    pub born_ms: i64,
+    /// How long the messages are to be invisible, in ms.
+    pub invisible_ms: i64,
+    /// How long it may be held, in ms.
+    pub poll_ms: i64,
+    /// Queue; negative: any.
+    pub queue_id: i32,
+    /// Most messages wanted.
+    pub max_msg_nums: i32,
+    /// Where a new group starts: 0 at the smallest offset.
+    pub init_mode: i32,
+    /// FIFO; false when absent.
+    pub order: bool,
+}
+
 /// Scans a whole frame (its 4 bytes of length included).
 ///
 /// # Errors
@@ -222,6 +253,7 @@ enum Names {
     SendShort,
     SendLong,
     Pull,
+    Pop,
     None,
 }
 
@@ -231,6 +263,7 @@ impl Names {
             310 | 320 => Self::SendShort,
             10 => Self::SendLong,
             11 | 361 => Self::Pull,
+            200_050 => Self::Pop,
             _ => Self::None,
         }
     }
@@ -245,6 +278,7 @@ impl Names {
             },
             Self::SendLong => send_slot(name),
             Self::Pull => pull_slot(name),
+            Self::Pop => pop_slot(name),
             Self::None => None,
         }
     }
@@ -290,6 +324,25 @@ fn pull_slot(name: &[u8]) -> Option<usize> {
     (PULL_NAMES[slot].as_bytes() == name).then_some(slot)
 }
 
+fn pop_slot(name: &[u8]) -> Option<usize> {
+    let slot = match (name.len(), name.first()?) {
+        (13, b'c') => 0,
+        (5, b't') => 1,
+        (7, b'q') => 2,
+        (8, b'b') => 3,
+        (10, _) => 4,
+        (13, _) => 5,
+        (8, b'p') => 6,
+        (8, _) => 7,
+        (3, _) => 8,
+        (7, _) => 9,
+        (5, _) => 10,
+        (9, _) => 11,
+        _ => return None,
+    };
+    (POP_NAMES[slot].as_bytes() == name).then_some(slot)
+}
+
 const SEND_NAMES: [&str; 14] = [
     "producerGroup",
     "topic",
@@ -319,6 +372,21 @@ const PULL_NAMES: [&str; 11] = [
     "subscription",
     "subVersion",
     "expressionType",
+];
+
+const POP_NAMES: [&str; 12] = [
+    "consumerGroup",
+    "topic",
+    "queueId",
+    "bornTime",
+    "maxMsgNums",
+    "invisibleTime",
+    "pollTime",
+    "initMode",
+    "exp",
+    "expType",
+    "order",
+    "attemptId",
 ];
 
 fn scan_json(frame: &[u8], scanned: &mut ScannedHeader, slots: &mut Slots) -> Result<(), FrameError> {
@@ -460,6 +528,20 @@ fn fields(frame: &[u8], code: i32, slots: &Slots) -> Result<Fields, FieldError> 
             sub_version: fields.optional_i64(9)?.unwrap_or(0),
             expression_type: slots[10],
         })),
+        Names::Pop => Ok(Fields::Pop(PopHeader {
+            group: fields.required(0)?,
+            topic: fields.required(1)?,
+            queue_id: fields.i32(2)?,
+            born_ms: fields.optional_i64(3)?.unwrap_or(0),
+            max_msg_nums: fields.i32(4)?,
+            invisible_ms: fields.i64(5)?,
+            poll_ms: fields.i64(6)?,
+            init_mode: fields.i32(7)?,
+            expression: slots[8],
+            expression_type: slots[9],
+            order: fields.boolean(10),
+            attempt: slots[11],
+        })),
         Names::None => Ok(Fields::Other),
     }
 }
@@ -473,7 +555,11 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn error(&self, slot: usize, problem: Problem) -> FieldError {
-        let field = if self.names == Names::Pull { PULL_NAMES[slot] } else { SEND_NAMES[slot] };
+        let field = match self.names {
+            Names::Pull => PULL_NAMES[slot],
+            Names::Pop => POP_NAMES[slot],
+            Names::SendShort | Names::SendLong | Names::None => SEND_NAMES[slot],
+        };
         FieldError { field, problem }
     }
 

@@ -129,6 +129,42 @@ fn pulls_and_others() {
 }
 
 #[test]
+fn pops() {
+    let mut command = Command::request(200_050, 5);
+    command.ext = [
+        ("consumerGroup", "g"),
+        ("topic", "t"),
+        ("queueId", "-1"),
+        ("maxMsgNums", "32"),
+        ("invisibleTime", "60000"),
+        ("pollTime", "15000"),
+        ("bornTime", "1700000000000"),
+        ("initMode", "1"),
+        ("expType", "TAG"),
+        ("exp", "A \"||\" B"),
+        ("order", "TRUE"),
+        ("attemptId", "x"),
+        ("bname", "broker-a"),
+    ]
+    .into_iter()
+    .collect();
+    // The other form has no room for so large a code.
+    let frame = command.to_frame();
+    let Fields::Pop(pop) = scan(&frame).unwrap().fields else { panic!() };
+    assert_eq!((pop.group.bytes(&frame), pop.topic.bytes(&frame)), (&b"g"[..], &b"t"[..]));
+    assert_eq!((&*pop.expression.text(&frame), pop.expression_type.bytes(&frame)), (&b"A \"||\" B"[..], &b"TAG"[..]));
+    assert_eq!((pop.queue_id, pop.max_msg_nums, pop.init_mode, pop.order), (-1, 32, 1, true));
+    assert_eq!((pop.invisible_ms, pop.poll_ms, pop.born_ms), (60_000, 15_000, 1_700_000_000_000));
+    assert_eq!(pop.attempt.bytes(&frame), b"x");
+    for (field, required) in [("initMode", true), ("pollTime", true), ("bornTime", false), ("exp", false)] {
+        let mut command = command.clone();
+        command.ext.remove(field);
+        let missing = Fields::Invalid(FieldError { field, problem: Problem::Missing });
+        assert_eq!(scan(&command.to_frame()).unwrap().fields == missing, required, "{field}");
+    }
+}
+
+#[test]
 fn headers_that_make_no_sense() {
     for bad in
         ["", "[]", "{\"code\":310,\"extFields\":{\"a\":\"x}}", "{\"code\":310", "{\"code\":310}x", "{\"code\":1e99}"]
@@ -145,8 +181,12 @@ fn every_name_has_its_slot() {
     for (slot, name) in PULL_NAMES.iter().enumerate() {
         assert_eq!(Names::Pull.slot(name.as_bytes()), Some(slot));
     }
+    for (slot, name) in POP_NAMES.iter().enumerate() {
+        assert_eq!(Names::Pop.slot(name.as_bytes()), Some(slot));
+    }
     for none in ["", "t", "topiC", "bxxxx", "queueIx", "defaultTopiX"] {
         assert_eq!((Names::SendLong.slot(none.as_bytes()), Names::Pull.slot(none.as_bytes())), (None, None));
+        assert_eq!(Names::Pop.slot(none.as_bytes()), None);
     }
 }
 

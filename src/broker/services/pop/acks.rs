@@ -1,11 +1,11 @@
 //! Acknowledgements, one by one and in batches, and changes of invisible times.
 
 use super::Running;
-use super::book::NewCheck;
+use super::book::{NewCheck, Offsets};
 use super::handle::Handle;
 use super::order::OrderAck;
 use super::records::CheckName;
-use super::request::{AckAsk, AckItem, AckRun, ChangeAsk, PopRequest};
+use super::request::{AckAsk, AckItem, AckRun, Bits, ChangeAsk, PopRequest};
 use super::waiting::{Then, Token};
 use super::watch::Watches;
 use crate::crossing::ReplyTo;
@@ -38,7 +38,7 @@ impl Running {
             start: handle.start,
             pop_time_ms: handle.pop_time_ms,
             ordered: handle.is_ordered(),
-            bits: Box::default(),
+            bits: Bits::new(),
         };
         let mut waiting = None;
         match self.ack_item(cx, watches, &item, &[ask.offset as u64], &mut waiting) {
@@ -67,7 +67,7 @@ impl Running {
             let bounds = cx.shard.bounds(item.topic.as_bytes(), item.queue_id);
             if let Some(bounds) = bounds {
                 let (min, max) = (bounds.min.to_i64(), bounds.max.to_i64());
-                let offsets: Vec<u64> =
+                let offsets: Offsets =
                     item.offsets().filter(|offset| (min..=max).contains(offset)).map(|offset| offset as u64).collect();
                 if let Err(why) = self.ack_item(cx, watches, item, &offsets, &mut waiting) {
                     // What was written for this batch before is acknowledged; the client asks again.

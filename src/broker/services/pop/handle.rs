@@ -4,6 +4,7 @@
 //! error in words, never to a panic; a handle proves nothing: whoever uses it looks its check point up.
 
 use message::names;
+use smallvec::SmallVec;
 use std::fmt::Write as _;
 
 /// The revive queue that handles of ordered POPs name.
@@ -70,6 +71,13 @@ pub fn retry_kind(topic: &str) -> u8 {
 #[must_use]
 pub fn retry_topic(topic: &str, group: &str, v2: bool) -> String {
     format!("%RETRY%{group}{}{topic}", if v2 { '+' } else { '_' })
+}
+
+/// Appends the name of the retry topic of a topic and group.
+pub fn write_retry_topic(out: &mut SmallVec<[u8; 128]>, topic: &str, group: &str, v2: bool) {
+    for part in [names::RETRY_PREFIX, group.as_bytes(), if v2 { b"+" } else { b"_" }, topic.as_bytes()] {
+        out.extend_from_slice(part);
+    }
 }
 
 /// The topic that a handle's `retry` part stands for; `None` for a part that is none of 0, 1, 2.
@@ -152,6 +160,9 @@ mod tests {
     fn retry_topics_have_two_forms() {
         for (v2, kind, name) in [(false, 1, "%RETRY%g_t"), (true, 2, "%RETRY%g+t")] {
             assert_eq!(retry_topic("t", "g", v2), name);
+            let mut written = SmallVec::new();
+            write_retry_topic(&mut written, "t", "g", v2);
+            assert_eq!(&written[..], name.as_bytes());
             assert_eq!((retry_kind(name), normal_topic(name, "g")), (kind, "t"));
             assert_eq!(real_topic("t", "g", &kind.to_string()).as_deref(), Some(name));
         }

@@ -39,13 +39,9 @@ pub enum RunKind {
     Notify,
 }
 
-/// The header of a pop, as it came.
+/// The header of a pop, as it came, without its topic and group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PopHeader {
-    /// Consumer group.
-    pub group: Box<str>,
-    /// Topic.
-    pub topic: Box<str>,
     /// Queue; below 0: any.
     pub queue_id: i32,
     /// Most messages.
@@ -207,9 +203,9 @@ pub fn shards_of(topic: &Topic, retries: &[Arc<Topic>], queue_id: i32, turn: u32
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AckAsk {
     /// The topic of the queue: a retry topic for a retried message.
-    pub topic: Box<str>,
+    pub topic: Arc<str>,
     /// The group.
-    pub group: Box<str>,
+    pub group: Arc<str>,
     /// The queue.
     pub queue_id: u32,
     /// The message.
@@ -233,9 +229,9 @@ pub struct AckItem {
     /// The shard of the queue.
     pub shard: ShardId,
     /// The topic of the queue.
-    pub topic: Box<str>,
+    pub topic: Arc<str>,
     /// The group.
-    pub group: Box<str>,
+    pub group: Arc<str>,
     /// The queue.
     pub queue_id: u32,
     /// First offset of the check point.
@@ -245,8 +241,11 @@ pub struct AckItem {
     /// Given out by an ordered pop.
     pub ordered: bool,
     /// Bit of each message, from the start on, as bytes; the least bit of the first is the start itself.
-    pub bits: Box<[u8]>,
+    pub bits: Bits,
 }
+
+/// Bits of acknowledged messages; nearly always those of one check point.
+pub type Bits = SmallVec<[u8; 16]>;
 
 impl AckItem {
     /// The offsets.
@@ -260,7 +259,7 @@ impl AckItem {
 #[derive(Debug)]
 pub struct AckRun {
     /// What is acknowledged.
-    pub items: Vec<AckItem>,
+    pub items: SmallVec<[AckItem; 1]>,
     /// How many are done.
     pub done: usize,
 }
@@ -340,7 +339,7 @@ mod tests {
             start,
             pop_time_ms: 0,
             ordered: false,
-            bits: bits.into(),
+            bits: bits.iter().copied().collect(),
         };
         assert_eq!(item(5, &[0b101, 1]).offsets().collect::<Vec<_>>(), [5, 7, 13]);
         assert_eq!(item(i64::MAX, &[2]).offsets().collect::<Vec<_>>(), [i64::MAX]);
