@@ -140,6 +140,13 @@ impl Flow {
         self.changed(held);
     }
 
+    /// Files that are being written, and cores that do not hold the newest snapshot yet.
+    pub(super) fn waits_for(&self) -> (Vec<OwnerFile>, Vec<usize>) {
+        let files = self.writing.iter().flat_map(|writing| writing.files.values().copied()).collect();
+        let behind = self.seen.iter().enumerate().filter(|(_, seen)| **seen < self.version);
+        (files, behind.map(|(core, _)| core).collect())
+    }
+
     /// Whether nothing is under way.
     pub fn is_idle(&self) -> bool {
         let written = self.writing.is_none() && !self.dirty.topics && !self.dirty.groups;
@@ -173,6 +180,7 @@ impl Owner {
         self.write_journal(turn);
         self.write_files(turn);
         self.publish_snapshot(turn);
+        self.tell_stalls(turn);
     }
 
     /// Gives what is held free when every change so far is on disk and at every core; now, if all is.

@@ -32,6 +32,7 @@ mod replies;
 mod reset_offset;
 mod runtime_info;
 mod settings;
+mod stalls;
 mod statistics;
 mod topic_requests;
 
@@ -493,6 +494,7 @@ pub struct Owner {
     reply_bytes: usize,
     modes: assignment::RequestModes,
     rates: runtime_info::Rates,
+    stalls: stalls::Stalls,
     clients_checked_us: u64,
     next_token: u64,
     was_clean: bool,
@@ -587,6 +589,7 @@ impl Owner {
             modes: assignment::RequestModes::open(boot.request_modes.as_deref())
                 .map_err(named("messageRequestMode.json"))?,
             rates: runtime_info::Rates::new(now),
+            stalls: stalls::Stalls::default(),
             clients_checked_us: now.mono_us,
             next_token: 0,
             was_clean: boot.was_clean,
