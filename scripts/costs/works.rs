@@ -17,6 +17,8 @@ const SIZE: usize = 128;
 pub const WINDOW: usize = 64;
 /// Messages of a pull or a pop.
 pub const BATCH: u64 = 32;
+/// Pulls in flight on each connection, or pops with as many acknowledgements.
+const READS: usize = 16;
 /// The group that pops.
 pub const POP_GROUP: &str = "costs-pop-group";
 /// So long is a popped message invisible, in ms: its end lies within what is measured.
@@ -162,7 +164,7 @@ impl Pulls {
 impl Work for Pulls {
     fn ask(&mut self, link: usize, out: &mut Vec<u8>, last: bool) -> usize {
         let left = self.templates[link].len() - self.next[link];
-        let window = if last { 0 } else { left.min(16) };
+        let window = if last { 0 } else { left.min(READS) };
         for pull in &self.templates[link][self.next[link]..][..window] {
             out.extend_from_slice(pull);
         }
@@ -262,7 +264,7 @@ impl Work for Pops {
     fn ask(&mut self, link: usize, out: &mut Vec<u8>, last: bool) -> usize {
         out.append(&mut self.to_ack[link]);
         let acks = std::mem::take(&mut self.acks[link]);
-        let window = if last || self.is_exhausted() { 0 } else { 8 };
+        let window = if last || self.is_exhausted() { 0 } else { READS };
         if window > 0 {
             self.pops[link]["bornTime"] = now_ms().to_string().into();
             let pop = frame(POP, 0, 0, self.pops[link].clone(), &[]);

@@ -9,7 +9,7 @@ use crate::services::pop::handle;
 use crate::services::pop::request::{AckAsk, ChangeAsk, PopFound, PopHeader, PopRun, RunKind, shards_of};
 use crate::services::pop::revive_topic;
 use crate::snapshot::{Group, PERM_READ, QueuePlaces, Snapshot, Topic};
-use crate::work::MessageFilter;
+use crate::work::{MessageFilter, is_tag_kind};
 use remoting::scan::{self, Span};
 use remoting::{Command, ResponseCode};
 use smallvec::SmallVec;
@@ -63,6 +63,9 @@ pub fn revive_queues(snapshot: &Snapshot, options: &BrokerOptions) -> u32 {
 /// Reads the header of a pop.
 pub fn pop_header(frame: &[u8], fields: &scan::PopHeader, now_ms: i64) -> PopHeader {
     let text = |span: Span| (!span.is_empty()).then(|| String::from_utf8_lossy(&span.text(frame)).into());
+    // Nearly every pop wants everything.
+    let kind = fields.expression_type;
+    let all = fields.expression.bytes(frame) == b"*" && is_tag_kind((!kind.is_empty()).then(|| kind.bytes(frame)));
     PopHeader {
         queue_id: fields.queue_id.max(-1),
         order: fields.order,
@@ -72,8 +75,8 @@ pub fn pop_header(frame: &[u8], fields: &scan::PopHeader, now_ms: i64) -> PopHea
         invisible_ms: fields.invisible_ms,
         poll_ms: fields.poll_ms,
         from_min: fields.init_mode == 0,
-        expression: text(fields.expression),
-        expression_type: text(fields.expression_type),
+        expression: if all { None } else { text(fields.expression) },
+        expression_type: if all { None } else { text(fields.expression_type) },
     }
 }
 

@@ -3,7 +3,7 @@
 //! Role: the quick way through such a body, in one pass, without a copy. Whatever is unusual ends in `None`, and the body is read
 //! again by the general rules; so this file may give up, but must never disagree.
 
-use super::{Ack, Acks, MEMBERS};
+use super::{Ack, Acks};
 use std::borrow::Cow;
 
 /// Longest number that is read here, in digits: any of them fits.
@@ -49,22 +49,32 @@ fn one<'a>(text: &mut Text<'a>) -> Option<Ack<'a>> {
         let name = text.quoted()?;
         text.expect(b':')?;
         let value = text.value()?;
-        if let Some(at) = MEMBERS.iter().position(|names| names.contains(&name)) {
-            if seen & 1 << at != 0 {
-                return None;
-            }
-            seen |= 1 << at;
-            match at {
-                0 => ack.topic = Cow::Borrowed(value),
-                1 => ack.group = Cow::Borrowed(value),
-                2 => ack.retry = Cow::Borrowed(value),
-                3 => ack.queue_id = number(value)?,
-                4 => ack.revive_queue = number(value)?,
-                5 => ack.start = number(value)?,
-                6 => ack.pop_time_ms = number(value)?,
-                _ => ack.bits = Cow::Borrowed(value),
-            }
+        let at = match name {
+            "t" | "topic" => 0,
+            "c" | "consumerGroup" => 1,
+            "r" | "retry" => 2,
+            "q" | "queueId" => 3,
+            "rq" | "reviveQueueId" => 4,
+            "so" | "startOffset" => 5,
+            "pt" | "popTime" => 6,
+            "b" | "bitSet" => 7,
+            _ => 8,
+        };
+        if at < 8 && seen & 1 << at != 0 {
+            return None;
         }
+        match at {
+            0 => ack.topic = Cow::Borrowed(value),
+            1 => ack.group = Cow::Borrowed(value),
+            2 => ack.retry = Cow::Borrowed(value),
+            3 => ack.queue_id = number(value)?,
+            4 => ack.revive_queue = number(value)?,
+            5 => ack.start = number(value)?,
+            6 => ack.pop_time_ms = number(value)?,
+            7 => ack.bits = Cow::Borrowed(value),
+            _ => {}
+        }
+        seen |= 1u8.checked_shl(at).unwrap_or(0);
         if !text.goes_on(b'}')? {
             break;
         }

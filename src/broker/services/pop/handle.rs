@@ -3,6 +3,7 @@
 //! Role: pure texts, as Java's `ExtraInfoUtil` and `KeyBuilder` have them. Invariants: any text parses to a handle or to an
 //! error in words, never to a panic; a handle proves nothing: whoever uses it looks its check point up.
 
+use super::numbers::write_numbers;
 use message::names;
 use smallvec::SmallVec;
 use std::fmt::Write as _;
@@ -116,21 +117,25 @@ pub fn write_handle(
 
 /// Appends one queue to `startOffsetInfo`.
 pub fn write_start(out: &mut String, kind: u8, queue_id: u32, start: u64) {
-    separate(out);
-    let _ = write!(out, "{kind} {queue_id} {start}");
+    begin_queue(out, kind, queue_id);
+    out.push_str(itoa::Buffer::new().format(start));
 }
 
 /// Appends one queue to `msgOffsetInfo`.
 pub fn write_offsets(out: &mut String, kind: u8, queue_id: u32, offsets: impl Iterator<Item = u64>) {
+    begin_queue(out, kind, queue_id);
+    let mut bytes = std::mem::take(out).into_bytes();
+    write_numbers(&mut bytes, offsets);
+    *out = String::from_utf8(bytes).expect("digits and separators");
+}
+
+fn begin_queue(out: &mut String, kind: u8, queue_id: u32) {
     separate(out);
-    let _ = write!(out, "{kind} {queue_id} ");
     let mut number = itoa::Buffer::new();
-    for (at, offset) in offsets.enumerate() {
-        if at > 0 {
-            out.push(',');
-        }
-        out.push_str(number.format(offset));
-    }
+    out.push_str(number.format(kind));
+    out.push(' ');
+    out.push_str(number.format(queue_id));
+    out.push(' ');
 }
 
 /// Appends one message to `orderCountInfo`.

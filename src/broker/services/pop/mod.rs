@@ -9,6 +9,7 @@
 
 pub mod book;
 pub mod handle;
+pub mod numbers;
 pub mod order;
 pub mod records;
 pub mod request;

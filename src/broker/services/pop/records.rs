@@ -3,6 +3,7 @@
 //! Role: their JSON bodies and properties, written by hand into buffers that the caller keeps, byte for byte as Java's beans are
 //! written; and read back leniently, for they may be another broker's. Pure.
 
+use super::numbers::write_numbers;
 use super::order::OrderInfo;
 use message::properties::{MAX_PROPERTIES_BYTES, name};
 use remoting::json::JsonRef;
@@ -52,10 +53,7 @@ impl Draft {
         self.text(",\"c\":");
         self.quoted(of.group);
         self.text(",\"d\":[");
-        for (at, distance) in distances.iter().enumerate() {
-            self.text(if at > 0 { "," } else { "" });
-            self.number(i64::from(*distance));
-        }
+        write_numbers(&mut self.body, distances.iter().map(|distance| u64::from(*distance)));
         self.member("],\"it\":", invisible_ms);
         self.member(",\"n\":", distances.len() as i64);
         self.member(",\"pt\":", of.pop_time_ms);
@@ -74,10 +72,7 @@ impl Draft {
         self.member("{\"ao\":", single.unwrap_or(-1));
         if single.is_none() {
             self.text(",\"aol\":[");
-            for (at, offset) in offsets.iter().enumerate() {
-                self.text(if at > 0 { "," } else { "" });
-                self.number(*offset as i64);
-            }
+            write_numbers(&mut self.body, offsets.iter().copied());
             self.text("]");
         }
         self.text(",\"bn\":");
@@ -152,6 +147,10 @@ impl Draft {
     /// A text in quotes. Names of topics and groups need no escapes; a broker's may.
     fn quoted(&mut self, text: &str) {
         self.body.push(b'"');
+        if text.bytes().all(|byte| byte >= b' ' && !matches!(byte, b'"' | b'\\')) {
+            self.text(text);
+            return self.body.push(b'"');
+        }
         for byte in text.bytes() {
             match byte {
                 b'"' | b'\\' => self.body.extend_from_slice(&[b'\\', byte]),
