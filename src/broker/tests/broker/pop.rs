@@ -2,11 +2,15 @@
 
 use crate::world::{Client, World, ask, bodies, pull, send};
 use crate::{LAYOUTS, number};
-use message::properties::find;
-use message::record::RecordView;
+use message::properties::{PropertiesSource, find};
+use message::record::{RecordFields, RecordView};
+use reactor::Now;
 use remoting::{Command, RequestCode};
+use simulator::SimulatedDisk;
 use std::collections::BTreeMap;
-use store::FlushMode;
+use std::path::Path;
+use std::sync::Arc;
+use store::{FlushMode, Shard, ShardId, StoreHome, StoreOptions};
 
 /// A popped message with its handle.
 #[derive(Clone, Debug)]
@@ -562,6 +566,36 @@ fn a_topic_may_be_deleted_while_its_pops_are_written() {
     }
 }
 
+/// Another process puts records into the revive topic of a store with one shard.
+fn java_writes(disk: &Arc<SimulatedDisk>, now: Now, records: &[(&str, &str)]) {
+    let store = StoreOptions { segment_size_bytes: 1 << 22, queue_file_size_bytes: 20_000, ..StoreOptions::default() };
+    let disk: Arc<dyn sys::disk::Disk> = disk.clone();
+    let home = StoreHome::open(disk.clone(), Path::new("/data"), &store, Some(1), 1).expect("store");
+    let (mut shard, _) = Shard::open(disk, &home, ShardId(0), store, now).expect("shard");
+    for (tag, body) in records {
+        let properties = format!("TAGS\u{1}{tag}\u{2}");
+        let host = "127.0.0.1:10911".parse().unwrap();
+        let record = RecordFields {
+            queue_id: 3,
+            flag: 0,
+            sys_flag: 0,
+            born_timestamp_ms: now.wall_ms,
+            born_host: host,
+            store_host: host,
+            reconsume_times: 0,
+            prepared_transaction_offset: 0,
+            topic: b"rmq_sys_REVIVE_LOG_DefaultCluster",
+            body: body.as_bytes(),
+            properties: PropertiesSource::Text(properties.as_bytes()),
+        };
+        shard.append(now, &[record]).expect("appended");
+    }
+    shard.write_staged(now).expect("written");
+    shard.close().expect("closed");
+    drop(shard);
+    home.close_clean().expect("closed in order");
+}
+
 #[test]
 fn check_points_of_a_java_broker_are_honoured() {
     // Its store has one shard.
@@ -571,11 +605,6 @@ fn check_points_of_a_java_broker_are_honoured() {
     fill(&mut world, client, "t", 0..8);
     assert_eq!(take(&mut world, client, "g", "t", 1_000).len(), 8, "they come back as others do");
     let now_ms = world.now().wall_ms;
-    // As a Java broker's timer delivers them: two messages of queue 0, of which one is acknowledged.
-    let write = |world: &mut World, client, tag: &str, body: &str| {
-        let revive = send("rmq_sys_REVIVE_LOG_DefaultCluster", 3, &format!("TAGS\u{1}{tag}\u{2}"), body.as_bytes());
-        assert_eq!(world.call(client, revive).code, 0);
-    };
     let of = |pop_ms: i64| format!(r#""bn":"broker-a","c":"java","pt":{pop_ms},"q":0,"so":0,"t":"t""#);
     let check = |pop_ms: i64| format!(r#"{{"bm":0,"d":[0,1],"it":3000,"n":2,"ro":0,{}}}"#, of(pop_ms));
     let group = Command::request(RequestCode::UpdateAndCreateSubscriptiongroup, 0);
@@ -583,10 +612,13 @@ fn check_points_of_a_java_broker_are_honoured() {
     assert_eq!(world.call(client, group).code, 0);
     let here = world.call(client, ask(RequestCode::GetMaxOffset, "t", 0));
     assert_eq!(number(&here, "offset"), 2);
-    write(&mut world, client, "ck", &check(now_ms));
-    write(&mut world, client, "ack", &format!(r#"{{"ao":0,{}}}"#, of(now_ms)));
     world.advance(1_500);
-    world = world.restart(shards, cores, FlushMode::Async, None);
+    // As a Java broker's timer delivers them: two messages of queue 0, of which one is acknowledged.
+    let acknowledged = format!(r#"{{"ao":0,{}}}"#, of(now_ms));
+    let (disk, now) = (world.disk.clone(), world.now());
+    world.stop();
+    java_writes(&disk, now, &[("ck", &check(now_ms)), ("ack", &acknowledged)]);
+    world = World::open_at(disk, shards, cores, FlushMode::Async, now);
     client = world.connect(0);
     let first = take(&mut world, client, "java", "t", 60_000);
     let popped_now = texts(&first);
