@@ -46,7 +46,11 @@ pub fn tombstone_table(data: &[u8]) {
 /// The offset journal: what was taken as whole entries is exactly the bytes that it says.
 pub fn journal(data: &[u8]) {
     let mut taken = 0;
-    let used = offset_journal::entries(data, &mut |entry| taken += entry.len() + 8);
+    let used = offset_journal::entries(data, &mut |entry| {
+        taken += entry.len() + 8;
+        let named = offset_journal::decode_bases(entry).map_or(0, |bases| bases.len());
+        assert!(named * 16 <= entry.len());
+    });
     assert!(used == taken && used <= data.len());
 }
 
@@ -80,7 +84,7 @@ mod tests {
                     let head = [(text.len() as u32).to_be_bytes(), crc32fast::hash(text).to_be_bytes()].concat();
                     [head, text.to_vec()].concat()
                 };
-                vec![[entry(b"one"), entry(b"another")].concat()]
+                vec![[entry(b"\0base\0\0\0\0\0\0\0\x02\0\0\x01\0abcd"), entry(b"another")].concat()]
             }
             "store_index_file" => vec![golden("20261130141241498").unwrap()[..4096].to_vec()],
             _ => vec![golden("commitlog").unwrap()[..4096].to_vec()],

@@ -1,8 +1,8 @@
 //! Carries out what the owner asks for, on core 0: files through the background, the journal at once, everything for other cores
 //! through the lanes.
 //!
-//! It decides nothing. The journal's write is the one inline write of the owner; it is one append a turn and not synced: it survives the
-//! death of the process.
+//! It decides nothing. The journal's writes are the only inline writes of the owner, one append a turn and a new file before each
+//! `consumerOffset.json`; they are not synced: they survive the death of the process.
 
 use super::settings::merge_properties;
 use super::{Contents, Owner, OwnerAction, OwnerBoot, OwnerEvent, OwnerFile, OwnerRequest};
@@ -53,7 +53,7 @@ pub struct OwnerHost {
     root: PathBuf,
     settings_file: Option<PathBuf>,
     journal: OffsetJournal,
-    /// Journal generation that a write of consumerOffset.json covers, by token.
+    /// Journal generation that began with a write of consumerOffset.json, by token.
     covers: BTreeMap<u64, u64>,
     control: ControlSender,
 }
@@ -71,9 +71,13 @@ impl OwnerHost {
         let config = home.config();
         let is_json = |bytes: &[u8]| JsonRef::parse(bytes).is_ok_and(|json| json.is_object());
         let read = |file: &'static str| config.read(file, &is_json).map_err(|error| BootError::File { file, error });
+        let (offsets, light_offsets) = (read("consumerOffset.json")?, read(LIGHT_OFFSETS)?);
+        let (plain, light) = (offsets.as_deref(), light_offsets.as_deref());
+        let found = if options.light_queues && light.is_some() { [light, plain] } else { [plain, light] };
         let mut entries = Vec::new();
-        let journal = OffsetJournal::open(disk.clone(), home.layout(), &mut |entry| entries.push(entry.to_vec()))
-            .map_err(|error| BootError::File { file: "offsets.*.journal", error })?;
+        let journal =
+            OffsetJournal::open(disk.clone(), home.layout(), found, &mut |entry| entries.push(entry.to_vec()))
+                .map_err(|error| BootError::File { file: "offsets.*.journal", error })?;
         let placement = home.placement().map_err(|error| BootError::File { file: "placement.json", error })?;
         let boot = OwnerBoot {
             options: options.clone(),
@@ -82,8 +86,8 @@ impl OwnerHost {
             was_clean: home.was_clean(),
             topics: read("topics.json")?,
             groups: read("subscriptionGroup.json")?,
-            offsets: read("consumerOffset.json")?,
-            light_offsets: read(LIGHT_OFFSETS)?,
+            offsets,
+            light_offsets,
             filters: read("consumerFilter.json")?,
             request_modes: read("messageRequestMode.json")?,
             journal: entries,
@@ -154,7 +158,7 @@ impl OwnerHost {
         }
         if let Some(generation) = self.covers.remove(&value)
             && result.is_ok()
-            && let Err(error) = self.journal.drop_through(generation)
+            && let Err(error) = self.journal.written(generation)
         {
             tracing::warn!(%error, "an old offset journal could not be removed");
         }
@@ -217,7 +221,7 @@ impl OwnerHost {
             OwnerAction::Push { conn, command } => {
                 lanes.post(conn.core, CoreMessage::Push { conn, frame: command.to_frame() });
             }
-            OwnerAction::Persist { token, file, contents } => self.persist(cx, token, file, contents),
+            OwnerAction::Persist { token, file, contents } => self.persist(cx, lanes, token, file, contents),
             OwnerAction::PersistTombstone { token, topic, ends } => {
                 let tombstones = self.tombstones.clone();
                 run(cx, token, move |_| tombstones.add(&topic, &ends));
@@ -235,12 +239,22 @@ impl OwnerHost {
         }
     }
 
-    fn persist(&mut self, cx: &mut Context<CoreMessage>, token: u64, file: OwnerFile, contents: Contents) {
+    fn persist(
+        &mut self,
+        cx: &mut Context<CoreMessage>,
+        lanes: &mut Lanes,
+        token: u64,
+        file: OwnerFile,
+        contents: Contents,
+    ) {
         let (dir, name) = match file {
             OwnerFile::Topics => (self.config.clone(), "topics.json"),
             OwnerFile::Groups => (self.config.clone(), "subscriptionGroup.json"),
             OwnerFile::ConsumerOffsets => {
-                self.covers.insert(token, self.journal.rotate());
+                match self.journal.rotate(contents.offset_files()) {
+                    Ok(generation) => self.covers.insert(token, generation),
+                    Err(error) => return self.step(cx, lanes, OwnerEvent::Persisted { token, result: Err(error) }),
+                };
                 (self.config.clone(), "consumerOffset.json")
             }
             OwnerFile::ConsumerFilters => (self.config.clone(), "consumerFilter.json"),

@@ -57,6 +57,7 @@ use remoting::{Command, RequestCode, ResponseCode};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use store::offset_journal::JsonFiles;
 use store::{Placement, ShardId};
 use topics::TopicBook;
 use version::DataVersion;
@@ -314,6 +315,14 @@ impl Contents {
             Self::Offsets { plain: bytes, .. } | Self::Bytes(bytes) => bytes,
         }
     }
+
+    /// The files of consumer offsets among it.
+    fn offset_files(&self) -> JsonFiles<'_> {
+        match self {
+            Self::Offsets { plain, light } => [Some(plain), light.as_deref()],
+            _ => [None; 2],
+        }
+    }
 }
 
 /// What the owner wants done, in this order.
@@ -400,7 +409,8 @@ pub enum OwnerAction {
         command: Command,
     },
     /// Write a file through the background, then say `Persisted`. A file is never asked for again before that.
-    /// For `ConsumerOffsets` the journal starts a new generation first; once the file is written, older ones go.
+    /// For `ConsumerOffsets` the journal starts a new generation first, which names the contents; once the file is written,
+    /// older ones go.
     Persist {
         /// Token for the answer.
         token: u64,
@@ -456,7 +466,7 @@ pub struct OwnerBoot {
     pub filters: Option<Vec<u8>>,
     /// `messageRequestMode.json`.
     pub request_modes: Option<Vec<u8>>,
-    /// The entries of the offset journal, oldest first.
+    /// The entries of the offset journal that are newer than the file of offsets in force, oldest first.
     pub journal: Vec<Vec<u8>>,
     /// `shards/placement.json`.
     pub placement: Placement,

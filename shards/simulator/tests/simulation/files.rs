@@ -69,7 +69,7 @@ fn a_damaged_config_file_is_replaced_by_its_backup_and_never_becomes_it() {
 fn replayed(disk: &SimulatedDisk) -> (OffsetJournal, Vec<u32>) {
     let mut found = Vec::new();
     let layout = StoreLayout::new(Path::new("/d"));
-    let journal = OffsetJournal::open(Arc::new(disk.clone()), &layout, &mut |entry| {
+    let journal = OffsetJournal::open(Arc::new(disk.clone()), &layout, [None; 2], &mut |entry| {
         found.push(u32::from_be_bytes(entry.try_into().expect("entries of 4 bytes")));
     });
     (journal.unwrap(), found)
@@ -85,12 +85,16 @@ fn journal_entries_survive_the_process_and_end_at_a_torn_one() {
     let (mut journal, found) = replayed(&disk);
     assert_eq!(found, (0..10).collect::<Vec<u32>>());
     (10..20_u32).for_each(|number| journal.append(&number.to_be_bytes()).unwrap());
-    // Cut the second file at every byte: whole entries before the cut stay, and the first file is not touched by it.
+    // Cut the second file at every byte, from its first entry of 13 bytes on: whole entries before the cut stay, and the first file is not touched by it.
     let path = Path::new("/d/shards/offsets.2.journal");
     let whole = disk.read(path).unwrap().unwrap();
     for len in (0..whole.len()).rev() {
         disk.open(path, OpenMode::ReadWrite).unwrap().set_len(len as u64).unwrap();
-        assert_eq!(replayed(&disk).1, (0..10 + len as u32 / 12).collect::<Vec<u32>>(), "cut at {len}");
+        assert_eq!(
+            replayed(&disk).1,
+            (0..10 + (len as u32).saturating_sub(13) / 12).collect::<Vec<u32>>(),
+            "cut at {len}"
+        );
     }
 }
 
@@ -111,8 +115,8 @@ fn generations_go_when_two_json_files_cover_them() {
     let (mut journal, _) = replayed(&disk);
     for number in 0..5_u32 {
         journal.append(&number.to_be_bytes()).unwrap();
-        let ended = journal.rotate();
-        journal.drop_through(ended).unwrap();
+        let generation = journal.rotate([Some(&[number as u8]), None]).unwrap();
+        journal.written(generation).unwrap();
     }
     journal.append(&9_u32.to_be_bytes()).unwrap();
     // The JSON's backup was written before 4 came.

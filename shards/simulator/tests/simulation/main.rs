@@ -3,3 +3,4 @@
 mod disk;
 mod files;
 mod index;
+mod offsets;

@@ -3,6 +3,7 @@
 mod delay;
 mod filters;
 mod lmq;
+mod offsets;
 mod reply;
 mod retry;
 mod transactions;
