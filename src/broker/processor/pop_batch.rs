@@ -242,8 +242,8 @@ mod tests {
                 body = body.replace("}]", "},{\"t\":\"u\",\"c\":\"g\",\"r\":\"1\",\"q\":0,\"rq\":999,\"so\":0,\"pt\":-3,\"b\":\"\"}]");
             }
             for (at, len, piece) in cuts {
-                let at = at.min(body.len());
-                body.replace_range(at..(at + len).min(body.len()), PIECES[piece]);
+                let (at, end) = (body.floor_char_boundary(at), body.floor_char_boundary(at + len));
+                body.replace_range(at..end, PIECES[piece]);
             }
             if let Some(acks) = plain::read(body.as_bytes()) {
                 prop_assert_eq!(read(body.as_bytes()), Ok(acks), "{}", body);
