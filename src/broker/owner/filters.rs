@@ -230,15 +230,17 @@ fn compile(group: &str, subscription: &Subscription) -> Option<Arc<Expression>> 
         tracing::warn!(group, topic, kind = &*subscription.expression_type, "a filter of an unknown type");
         return None;
     }
+    // A client repeats its filter with each heartbeat, however long it is.
+    let start = &text[..text.floor_char_boundary(100)];
     match Expression::compile(text) {
         Ok(expression) => {
             if expression.ignores_rest() {
-                tracing::warn!(group, topic, text, "a filter has no effect from where its expression ends");
+                tracing::warn!(group, topic, start, "a filter has no effect from where its expression ends");
             }
             Some(Arc::new(expression))
         }
         Err(error) => {
-            tracing::warn!(group, topic, text, %error, "a filter cannot be compiled");
+            tracing::warn!(group, topic, start, %error, "a filter cannot be compiled");
             None
         }
     }
