@@ -3,8 +3,8 @@
 //! Reap completions, give frames, messages, results and timers, let the service end the turn, then carry out what it asked
 //! and enter the kernel once. A core that has nothing to do sleeps in that one call, until a completion, a notification or
 //! the next timer.
-//! Invariants: nothing here blocks but that call; the time is read once a turn (and once more when the core is about to
-//! sleep); a core sleeps only after it looked into its mailboxes behind its announcement (see `wake`).
+//! Invariants: nothing here blocks but that call; the time is read when an input is taken in (completions, mail; and once
+//! more when the core is about to sleep), never for each message; a core sleeps only after it looked into its mailboxes behind its announcement (see `wake`).
 
 use crate::background::{Background, BackgroundRequest, Job, JobOutput, Reply};
 use crate::connections::Connections;
@@ -112,7 +112,6 @@ impl<S: Service> Core<S> {
 
     fn turn(&mut self) {
         self.cx.counters_mut().turns += 1;
-        self.cx.set_now(Now { mono_us: clock::monotonic_us(), wall_ms: clock::wall_ms() });
         self.mail.set_rooms(&mut self.cx);
         self.give_completions();
         self.connections.give_ready(&mut self.service, &mut self.cx);
@@ -126,7 +125,9 @@ impl<S: Service> Core<S> {
     }
 
     fn give_completions(&mut self) {
-        for _ in 0..self.connections.ring.reap(self.limits.completions_per_turn) {
+        let count = self.connections.ring.reap(self.limits.completions_per_turn);
+        self.cx.set_now(clock_now());
+        for _ in 0..count {
             let Some(event) = self.connections.ring.next_event() else { break };
             let Core { service, cx, connections, .. } = self;
             match event {
@@ -156,7 +157,7 @@ impl<S: Service> Core<S> {
             // Before the sender can see that its message was taken: else it might end while this core still needs it.
             self.done[self.cx.core().0 as usize].store(false, Ordering::Release);
         }
-        self.talked = self.mail.give(&mut self.service, &mut self.cx);
+        self.talked = self.mail.give(&mut self.service, &mut self.cx, clock_now);
         let mut injected = std::mem::take(&mut self.injected);
         self.injector.take(&mut injected);
         for item in injected.drain(..) {
@@ -353,4 +354,10 @@ impl<S: Service> Core<S> {
         }
         Ok(())
     }
+}
+
+/// The time now. Read after an input was taken in, not before: a core may lose its processor in between, and what it then takes
+/// in must not get a time before it was sent.
+fn clock_now() -> Now {
+    Now { mono_us: clock::monotonic_us(), wall_ms: clock::wall_ms() }
 }

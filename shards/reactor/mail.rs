@@ -5,7 +5,7 @@
 
 use crate::context::Context;
 use crate::injector::Injector;
-use crate::service::{CoreId, Service};
+use crate::service::{CoreId, Now, Service};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use sys::spsc::{Consumer, Producer, mailbox};
@@ -18,6 +18,8 @@ pub(crate) struct Mail<M> {
     incoming: Vec<Option<Consumer<M>>>,
     /// Messages of this core to itself.
     own: VecDeque<M>,
+    /// Taken out and about to be given; empty between turns.
+    taken: Vec<(CoreId, M)>,
     slots: usize,
     peers: Vec<Arc<Injector<M>>>,
 }
@@ -32,6 +34,7 @@ impl<M: Send> Mail<M> {
                 outgoing: (0..cores).map(|_| None).collect(),
                 incoming: (0..cores).map(|_| None).collect(),
                 own: VecDeque::new(),
+                taken: Vec::new(),
                 slots,
                 peers: peers.to_vec(),
             })
@@ -54,8 +57,13 @@ impl<M: Send> Mail<M> {
         }
     }
 
-    /// Gives the messages that have arrived. Whether there were any.
-    pub(crate) fn give<S: Service<Message = M>>(&mut self, service: &mut S, cx: &mut Context<M>) -> bool {
+    /// Gives the messages that have arrived, at a time (`clock`) that is read when they are all taken out. Whether there were any.
+    pub(crate) fn give<S: Service<Message = M>>(
+        &mut self,
+        service: &mut S,
+        cx: &mut Context<M>,
+        clock: impl FnOnce() -> Now,
+    ) -> bool {
         let mut any = !self.own.is_empty();
         // Those that the service posts to itself meanwhile are in the context, so this ends.
         while let Some(message) = self.own.pop_front() {
@@ -63,12 +71,16 @@ impl<M: Send> Mail<M> {
         }
         for (from, incoming) in self.incoming.iter_mut().enumerate() {
             let Some(incoming) = incoming else { continue };
-            for _ in 0..self.slots {
-                let Some(message) = incoming.pop() else { break };
-                any = true;
-                service.message(cx, Some(CoreId(from as u16)), message);
-            }
+            let from = CoreId(from as u16);
+            self.taken.extend(std::iter::from_fn(|| incoming.pop()).take(self.slots).map(|message| (from, message)));
             incoming.release();
+        }
+        if !self.taken.is_empty() {
+            any = true;
+            cx.set_now(clock());
+        }
+        for (from, message) in self.taken.drain(..) {
+            service.message(cx, Some(from), message);
         }
         any
     }

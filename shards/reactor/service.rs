@@ -24,7 +24,7 @@ pub struct ConnectionId {
     pub generation: u32,
 }
 
-/// The time, read once a turn.
+/// The time, read a few times a turn: after its input was taken in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
     /// Microseconds of the monotonic clock.
