@@ -130,7 +130,7 @@ impl Services {
     pub fn run(&mut self, cx: &mut ShardContext<'_, '_>) {
         for kind in ServiceKind::ALL {
             let service = self.get(kind);
-            if service.due_us().is_some_and(|due_us| due_us <= cx.now().mono_us) {
+            if is_due(service.due_us(), cx.now()) {
                 service.run(cx);
             }
         }
@@ -167,7 +167,7 @@ impl Services {
     }
 }
 
-/// The time of a context, for services that only need that.
+/// Whether it is time for what is due at `due_us`.
 pub(crate) fn is_due(due_us: Option<u64>, now: Now) -> bool {
     due_us.is_some_and(|due_us| due_us <= now.mono_us)
 }
