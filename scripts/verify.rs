@@ -13,7 +13,7 @@ use crate::report::Report;
 
 /// Whom each crate may use, directly: the layers of `src/README.md`. Nothing points back; `message` and `remoting` are
 /// pure, and the load generator never sees the broker or the store.
-const LAYERS: [(&str, &[&str]); 10] = [
+const LAYERS: [(&str, &[&str]); 11] = [
     ("message", &[]),
     ("remoting", &["message"]),
     ("sys", &[]),
@@ -22,8 +22,9 @@ const LAYERS: [(&str, &[&str]); 10] = [
     ("simulator", &["message", "sys", "reactor", "store"]),
     ("broker", &["message", "remoting", "sys", "reactor", "store"]),
     ("namesrv", &["message", "remoting", "reactor"]),
-    ("server", &["message", "remoting", "sys", "reactor", "store", "broker", "namesrv"]),
-    ("xtask", &["message", "remoting", "simulator"]),
+    ("bench", &["message", "remoting", "sys", "reactor"]),
+    ("server", &["message", "remoting", "sys", "reactor", "store", "broker", "namesrv", "bench"]),
+    ("xtask", &["message", "remoting", "simulator", "bench"]),
 ];
 
 /// Crates that a test of another may use on top of [`LAYERS`].
