@@ -196,15 +196,15 @@ impl Latency {
         const TICKS: u32 = 5;
         let steps = histogram.iter_quantiles(TICKS).scan(0, |total, step| {
             *total += step.count_since_last_iteration();
-            Some((step.quantile_iterated_to(), step.value_iterated_to(), *total))
+            Some((rounded(step.quantile_iterated_to(), 1e10), step.value_iterated_to(), *total))
         });
         let at = |quantile| histogram.value_at_quantile(quantile);
         Latency {
             kind,
             count: histogram.len(),
             min_ns: histogram.min(),
-            mean_ns: histogram.mean(),
-            deviation_ns: histogram.stdev(),
+            mean_ns: rounded(histogram.mean(), 10.0),
+            deviation_ns: rounded(histogram.stdev(), 10.0),
             p50_ns: at(0.5),
             p90_ns: at(0.9),
             p99_ns: at(0.99),
@@ -214,6 +214,11 @@ impl Latency {
             steps: if histogram.is_empty() { Vec::new() } else { steps.collect() },
         }
     }
+}
+
+/// As a text of few digits, which is read back as the same number.
+fn rounded(value: f64, parts: f64) -> f64 {
+    (value * parts).round() / parts
 }
 
 /// What one second saw.
