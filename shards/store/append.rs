@@ -202,8 +202,8 @@ impl Shard {
     ) {
         let offset = PhysicalOffset(entry.offset);
         let level_ms = &self.options.delay_level_ms;
+        let found = RecordKeys::of(&fields.properties);
         let properties = &self.log.staging()[properties..];
-        let found = RecordKeys::scan(properties);
         entry.tag = entry_tag::of_record(fields.topic, properties, &found, store_ms, level_ms);
         if self.options.message_index_enable {
             let keys = &mut self.staged_keys;

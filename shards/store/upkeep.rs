@@ -41,6 +41,8 @@ pub(crate) struct Upkeep {
     space_retry_at_us: u64,
     /// Descriptors of the writing side; away while a batch is in flight.
     writers: Option<FileCache>,
+    /// Memory for the next batch, at most a batch.
+    batch_bytes: Vec<u8>,
     /// Queues of the batch in flight.
     batch: Vec<(Slot, u64)>,
     last_batch_us: u64,
@@ -86,6 +88,7 @@ impl Upkeep {
             preparing: false,
             space_retry_at_us: 0,
             writers: Some(FileCache::new(limits::OPEN_QUEUE_WRITERS)),
+            batch_bytes: Vec::new(),
             batch: Vec::new(),
             last_batch_us: now.mono_us,
             removals: Vec::new(),
@@ -219,6 +222,7 @@ impl Shard {
             Ok(done) => {
                 self.upkeep.batch.clear();
                 self.upkeep.writers = Some(done.cache);
+                self.upkeep.batch_bytes = done.bytes;
                 for (slot, uid, to) in done.written {
                     if self.table.live(slot, uid).is_some() {
                         self.table.set_written(slot, to);
@@ -340,7 +344,8 @@ impl Shard {
         }
         let cache = upkeep.writers.take().expect("the writers are here");
         let removals = std::mem::take(&mut upkeep.removals);
-        let batch = WriteBatch::collect(&mut self.table, &self.queue_files, cache, removals, BATCH_BYTES);
+        let bytes = std::mem::take(&mut upkeep.batch_bytes);
+        let batch = WriteBatch::collect(&mut self.table, &self.queue_files, cache, removals, bytes, BATCH_BYTES);
         self.upkeep.batch = batch.queues().collect();
         self.background(JobClass::Upkeep, Box::new(batch), Pending::QueueBatch);
     }

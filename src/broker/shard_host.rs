@@ -189,7 +189,7 @@ impl ShardHost {
                     queue_id: numbers.answered_queue_id,
                     queue_offset: appended.queue_offset,
                     offsets: appended.offsets,
-                    unique_id: bytes.unique_id.iter().copied().collect(),
+                    unique_id: SmallVec::from_slice(bytes.unique_id),
                     recall_handle: (!bytes.recall_handle.is_empty()).then(|| bytes.recall_handle.into()),
                     wait: numbers.wait,
                 });

@@ -58,15 +58,40 @@ pub const fn java_hash_ascii(text: &[u8]) -> i32 {
     hash as i32
 }
 
-/// Continues a hash with more text. Exact for text split at character boundaries.
+/// Continues a hash with more text, eight bytes at a time. Exact for text split at character boundaries.
+#[inline]
 fn extend(mut hash: u32, text: &[u8]) -> u32 {
-    for (at, &byte) in text.iter().enumerate() {
+    let (words, rest) = text.as_chunks::<8>();
+    for (at, word) in words.iter().enumerate() {
+        let word = u64::from_le_bytes(*word);
+        if word & HIGHS != 0 {
+            return extend_wide(hash, &text[8 * at..]);
+        }
+        hash = hash.wrapping_mul(POWER_8).wrapping_add(ascii_word(word));
+    }
+    for (at, &byte) in rest.iter().enumerate() {
         if byte >= 0x80 {
-            return extend_wide(hash, &text[at..]);
+            return extend_wide(hash, &rest[at..]);
         }
         hash = step(hash, u32::from(byte));
     }
     hash
+}
+
+/// The high bit of each byte of a word: set in what is not ASCII.
+pub(crate) const HIGHS: u64 = 0x8080_8080_8080_8080;
+const POWER_4: u32 = 31 * 31 * 31 * 31;
+const POWER_8: u32 = POWER_4.wrapping_mul(POWER_4);
+
+/// The hash of eight ASCII characters, the first in the lowest byte. Zeros in front of a shorter text change nothing.
+#[inline]
+pub(crate) const fn ascii_word(word: u64) -> u32 {
+    const BYTES: u64 = 0x00FF_00FF_00FF_00FF;
+    const PAIRS: u64 = 0x0000_FFFF_0000_FFFF;
+    // Neighbours are joined in lanes of twice the width: two characters are below 2^12, four below 2^22.
+    let pairs = (word & BYTES) * 31 + (word >> 8 & BYTES);
+    let fours = (pairs & PAIRS) * (31 * 31) + (pairs >> 16 & PAIRS);
+    (fours as u32).wrapping_mul(POWER_4).wrapping_add((fours >> 32) as u32)
 }
 
 #[cold]
@@ -100,6 +125,19 @@ mod tests {
         assert_eq!(java_hash("😀".as_bytes()), 1_772_899);
         assert_eq!(java_hash(b"polygenelubricants"), i32::MIN);
         assert_eq!(java_hash_ascii(b"TagA"), java_hash(b"TagA"));
+    }
+
+    #[test]
+    fn words_of_eight_give_what_single_characters_give() {
+        let text: Vec<u8> = (0..40).map(|at| 0x7F - at * 3).collect();
+        for len in 0..text.len() {
+            let one_by_one = text[..len].iter().fold(7, |hash, &byte| step(hash, u32::from(byte)));
+            assert_eq!(extend(7, &text[..len]), one_by_one, "{len}");
+            // A wide character at every place of a word.
+            let wide = [&text[..len], "é".as_bytes(), &text[..len]].concat();
+            let expected = step(one_by_one, 0xE9);
+            assert_eq!(extend(7, &wide), text[..len].iter().fold(expected, |hash, &byte| step(hash, u32::from(byte))));
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! a bucket. [`PropertyList`] reproduces that order. Pairs that are malformed (no separator, empty name, empty value) are
 //! dropped; of equal names the last value counts, at the place of the first. No allocation up to 16 properties.
 
-use crate::hash::{java_hash, java_hash_ascii};
+use crate::hash::{HIGHS, ascii_word, java_hash, java_hash_ascii};
 use memchr::memchr;
 use smallvec::SmallVec;
 
@@ -176,24 +176,69 @@ impl<'a> PropertiesSource<'a> {
         }
     }
 
+    /// Gives each well-formed pair to `visit`, in the order of the text.
+    #[inline]
+    pub fn each(&self, mut visit: impl FnMut(&'a [u8], &'a [u8])) {
+        match self {
+            Self::Text(text) => pairs(text).for_each(|(name, value)| visit(name, value)),
+            Self::List(list) => list.entries.iter().for_each(|entry| visit(entry.name(), entry.value())),
+        }
+    }
+
     /// The value of a name.
     #[must_use]
     pub fn find(&self, name: &[u8]) -> Option<&'a [u8]> {
         match self {
             Self::Text(text) => find(text, name),
-            Self::List(list) => {
-                let hash = java_hash(name) as u32;
-                list.entries.iter().find(|entry| entry.hash == hash && entry.name == name).map(|entry| entry.value)
-            }
+            Self::List(list) => list.entries.iter().find(|entry| entry.name() == name).map(Entry::value),
         }
     }
 }
 
+/// A pair: as it stands in a text (name, separator, value), or in two parts.
 #[derive(Clone, Copy, Debug)]
 struct Entry<'a> {
-    name: &'a [u8],
+    /// The whole pair, or its name alone.
+    text: &'a [u8],
+    /// The value of a pair in two parts.
     value: &'a [u8],
+    name_len: u32,
     hash: u32,
+    /// Its bucket, see [`bucket_of`].
+    bucket: u32,
+}
+
+impl<'a> Entry<'a> {
+    fn parts(name: &'a [u8], value: &'a [u8], hash: u32) -> Self {
+        Self { text: name, value, name_len: name.len() as u32, hash, bucket: 0 }
+    }
+
+    #[inline]
+    fn name(&self) -> &'a [u8] {
+        &self.text[..self.name_len as usize]
+    }
+
+    #[inline]
+    fn value(&self) -> &'a [u8] {
+        self.text.get(self.name_len as usize + 1..).unwrap_or(self.value)
+    }
+
+    /// Bytes of the pair in a text, both separators included.
+    #[inline]
+    fn encoded_len(&self) -> usize {
+        let joined = self.text.len() > self.name_len as usize;
+        self.text.len() + 1 + if joined { 0 } else { self.value.len() + 1 }
+    }
+
+    #[inline]
+    fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.text);
+        if self.text.len() == self.name_len as usize {
+            out.push(NAME_VALUE_SEPARATOR);
+            out.extend_from_slice(self.value);
+        }
+        out.push(PROPERTY_SEPARATOR);
+    }
 }
 
 /// Properties as Java's `HashMap<String, String>(128)` holds them, borrowed from the texts that they came from.
@@ -221,18 +266,26 @@ impl<'a> PropertyList<'a> {
     #[must_use]
     pub fn parse(text: &'a [u8]) -> Self {
         let mut list = Self::default();
-        let mut rest = text;
-        while !rest.is_empty() {
-            if list.entries.len() == INSERTION_LIMIT {
-                return Self::parse_many(text);
+        list.read(text);
+        list
+    }
+
+    /// Becomes the list of a text, in place: a list is too large to be handed around on the path of a message.
+    pub fn read(&mut self, text: &'a [u8]) {
+        self.entries.clear();
+        (self.capacity, self.bytes) = (INITIAL_CAPACITY, 0);
+        let mut at = 0;
+        while at < text.len() {
+            if self.entries.len() == INSERTION_LIMIT {
+                *self = Self::parse_many(text);
+                return;
             }
-            let (entry, next) = next_entry(rest);
-            rest = next;
+            let (entry, next) = next_entry(text, at);
+            at = next;
             if let Some(entry) = entry {
-                list.insert(entry);
+                self.insert(entry);
             }
         }
-        list
     }
 
     /// Adds everything that a broker adds to a message that is sent alone, and takes out POP_CK. `unique_id` is used
@@ -243,47 +296,47 @@ impl<'a> PropertyList<'a> {
         const UNIQUE: u32 = java_hash_ascii(name::UNIQ_KEY) as u32;
         const CLUSTER: u32 = java_hash_ascii(name::CLUSTER) as u32;
         let trace: &[u8] = if stamp.trace_on { b"true" } else { b"false" };
-        self.insert(Entry { name: name::MSG_REGION, value: stamp.region, hash: REGION });
-        self.insert(Entry { name: name::TRACE_ON, value: trace, hash: TRACE });
+        self.insert(Entry::parts(name::MSG_REGION, stamp.region, REGION));
+        self.insert(Entry::parts(name::TRACE_ON, trace, TRACE));
         if let Some(id) = unique_id
-            && self.position(name::UNIQ_KEY, UNIQUE).is_none()
+            && self.position(name::UNIQ_KEY).is_none()
         {
-            self.insert(Entry { name: name::UNIQ_KEY, value: id, hash: UNIQUE });
+            self.insert(Entry::parts(name::UNIQ_KEY, id, UNIQUE));
         }
-        self.insert(Entry { name: name::CLUSTER, value: stamp.cluster, hash: CLUSTER });
+        self.insert(Entry::parts(name::CLUSTER, stamp.cluster, CLUSTER));
         self.remove(name::POP_CK);
     }
 
     /// The value of a name.
     #[must_use]
     pub fn get(&self, name: &[u8]) -> Option<&'a [u8]> {
-        self.position(name, java_hash(name) as u32).map(|at| self.entries[at].value)
+        self.position(name).map(|at| self.entries[at].value())
     }
 
     /// Whether a name is there.
     #[must_use]
     pub fn contains(&self, name: &[u8]) -> bool {
-        self.position(name, java_hash(name) as u32).is_some()
+        self.position(name).is_some()
     }
 
     /// Sets a value: in the old place when the name is there, else as Java's map places it.
     pub fn put(&mut self, name: &'a [u8], value: &'a [u8]) {
-        self.insert(Entry { name, value, hash: java_hash(name) as u32 });
+        self.insert(Entry::parts(name, value, java_hash(name) as u32));
     }
 
     /// Takes a name out; tells whether it was there.
     pub fn remove(&mut self, name: &[u8]) -> bool {
-        let at = self.position(name, java_hash(name) as u32);
+        let at = self.position(name);
         if let Some(at) = at {
             let gone = self.entries.remove(at);
-            self.bytes -= gone.name.len() + gone.value.len() + 2;
+            self.bytes -= gone.encoded_len();
         }
         at.is_some()
     }
 
     /// The pairs in Java's order.
     pub fn iter(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
-        self.entries.iter().map(|entry| (entry.name, entry.value))
+        self.entries.iter().map(|entry| (entry.name(), entry.value()))
     }
 
     /// Number of properties.
@@ -315,29 +368,39 @@ impl<'a> PropertyList<'a> {
         PropertyView { entries: &self.entries, bytes: self.bytes }
     }
 
-    fn position(&self, name: &[u8], hash: u32) -> Option<usize> {
-        self.entries.iter().position(|entry| entry.hash == hash && entry.name == name)
+    #[inline]
+    fn position(&self, name: &[u8]) -> Option<usize> {
+        self.entries.iter().position(|entry| entry.name() == name)
     }
 
-    fn insert(&mut self, entry: Entry<'a>) {
-        if let Some(at) = self.position(entry.name, entry.hash) {
-            self.bytes += entry.value.len();
-            self.bytes -= self.entries[at].value.len();
-            self.entries[at].value = entry.value;
-            return;
+    fn insert(&mut self, mut entry: Entry<'a>) {
+        entry.bucket = bucket_of(entry.hash, self.capacity);
+        let entries = &mut self.entries[..];
+        let behind = entries.iter().rposition(|old| old.bucket <= entry.bucket).map_or(0, |at| at + 1);
+        // An equal name lies in the same bucket.
+        let mut same = behind;
+        while same > 0 && entries[same - 1].bucket == entry.bucket {
+            same -= 1;
+            if entries[same].hash == entry.hash && entries[same].name() == entry.name() {
+                self.bytes += entry.encoded_len();
+                self.bytes -= entries[same].encoded_len();
+                entries[same] = entry;
+                return;
+            }
         }
-        self.bytes += entry.name.len() + entry.value.len() + 2;
-        let bucket = self.bucket(entry.hash);
-        let at = self.entries.iter().rposition(|old| self.bucket(old.hash) <= bucket).map_or(0, |at| at + 1);
-        self.entries.insert(at, entry);
+        self.bytes += entry.encoded_len();
+        self.entries.insert(behind, entry);
         if self.grow() {
-            let capacity = self.capacity;
-            self.entries.sort_by_key(|entry| bucket_of(entry.hash, capacity));
+            self.sort_by_bucket();
         }
     }
 
-    fn bucket(&self, hash: u32) -> u32 {
-        bucket_of(hash, self.capacity)
+    /// Sorts a list, which is in the order of age within its old buckets, by the buckets of its capacity.
+    fn sort_by_bucket(&mut self) {
+        for entry in &mut self.entries {
+            entry.bucket = bucket_of(entry.hash, self.capacity);
+        }
+        self.entries.sort_by_key(|entry| entry.bucket);
     }
 
     /// Doubles the table as Java does: when more than three quarters are used.
@@ -352,65 +415,87 @@ impl<'a> PropertyList<'a> {
     #[cold]
     fn parse_many(text: &'a [u8]) -> Self {
         let mut list = Self::default();
-        let mut rest = text;
+        let mut at = 0;
         let mut all: Vec<(usize, Entry<'a>)> = Vec::new();
-        while !rest.is_empty() {
-            let (entry, next) = next_entry(rest);
-            rest = next;
+        while at < text.len() {
+            let (entry, next) = next_entry(text, at);
+            at = next;
             all.extend(entry.map(|entry| (all.len(), entry)));
         }
-        // Equal names side by side, oldest first: the first keeps its place and takes the last value.
-        all.sort_by(|(a_age, a), (b_age, b)| (a.hash, a.name, a_age).cmp(&(b.hash, b.name, b_age)));
+        // Equal names side by side, oldest first: the first keeps its place and the last stands for all.
+        all.sort_by(|(a_age, a), (b_age, b)| (a.hash, a.name(), a_age).cmp(&(b.hash, b.name(), b_age)));
         all.dedup_by(|(_, later), (_, first)| {
-            let same = later.name == first.name;
+            let same = later.name() == first.name();
             if same {
-                first.value = later.value;
+                *first = *later;
             }
             same
         });
-        list.entries = all.iter().map(|(_, entry)| *entry).collect();
-        list.grow();
-        let capacity = list.capacity;
-        all.sort_by_key(|(age, entry)| (bucket_of(entry.hash, capacity), *age));
-        list.bytes = all.iter().map(|(_, entry)| entry.name.len() + entry.value.len() + 2).sum();
+        all.sort_by_key(|(age, _)| *age);
+        list.bytes = all.iter().map(|(_, entry)| entry.encoded_len()).sum();
         list.entries = all.into_iter().map(|(_, entry)| entry).collect();
+        list.grow();
+        list.sort_by_bucket();
         list
     }
 }
 
 fn write_entries(entries: &[Entry<'_>], out: &mut Vec<u8>) {
-    for entry in entries {
-        out.extend_from_slice(entry.name);
-        out.push(NAME_VALUE_SEPARATOR);
-        out.extend_from_slice(entry.value);
-        out.push(PROPERTY_SEPARATOR);
-    }
+    entries.iter().for_each(|entry| entry.write(out));
 }
 
-/// The pair at the start of `text`, if it is well formed, and what follows it.
-fn next_entry(text: &[u8]) -> (Option<Entry<'_>>, &[u8]) {
-    let (mut hash, mut at) = (0u32, 0);
-    let mut ascii = true;
-    while let Some(&byte) = text.get(at) {
-        if byte == PROPERTY_SEPARATOR {
-            return (None, &text[at + 1..]);
+/// The pair at `at` of `text`, if it is well formed, and where the next one starts.
+#[inline]
+fn next_entry(text: &[u8], at: usize) -> (Option<Entry<'_>>, usize) {
+    let end = at + find_byte(&text[at..], PROPERTY_SEPARATOR);
+    let pair = &text[at..end];
+    let (name_len, hash) = short_name(pair).unwrap_or_else(|| {
+        let name_len = memchr(NAME_VALUE_SEPARATOR, pair).unwrap_or(pair.len());
+        (name_len, java_hash(&pair[..name_len]) as u32)
+    });
+    let well_formed = name_len > 0 && name_len + 1 < pair.len();
+    let entry = Entry { text: pair, value: &[], name_len: name_len as u32, hash, bucket: 0 };
+    (well_formed.then_some(entry), end + 1)
+}
+
+/// Length and hash of a name of at most 8 ASCII characters.
+#[inline]
+fn short_name(pair: &[u8]) -> Option<(usize, u32)> {
+    let word = u64::from_le_bytes(*pair.first_chunk()?);
+    let len = match byte_in_word(word, NAME_VALUE_SEPARATOR) {
+        Some(at) => at,
+        None if pair.get(8) == Some(&NAME_VALUE_SEPARATOR) => 8,
+        None => return None,
+    };
+    // The name alone, moved up: zeros in front do not count.
+    let name = if len == 0 { 0 } else { word << (64 - 8 * len) };
+    (name & HIGHS == 0).then(|| (len, ascii_word(name)))
+}
+
+/// Where `byte` is first, or the length of `text`. Values are mostly shorter than what a general search pays off for.
+#[inline]
+fn find_byte(text: &[u8], byte: u8) -> usize {
+    let (words, rest) = text.as_chunks::<8>();
+    for (at, word) in words.iter().enumerate() {
+        if let Some(found) = byte_in_word(u64::from_le_bytes(*word), byte) {
+            return 8 * at + found;
         }
-        if byte == NAME_VALUE_SEPARATOR {
-            break;
+        if at == 16 {
+            let from = 8 * at + 8;
+            return from + memchr(byte, &text[from..]).unwrap_or(text.len() - from);
         }
-        hash = hash.wrapping_mul(31).wrapping_add(u32::from(byte));
-        ascii &= byte < 0x80;
-        at += 1;
     }
-    let (name, rest) = text.split_at(at);
-    let Some(rest) = rest.get(1..) else { return (None, &[]) };
-    let end = memchr(PROPERTY_SEPARATOR, rest).unwrap_or(rest.len());
-    let (value, next) = (&rest[..end], rest.get(end + 1..).unwrap_or_default());
-    if name.is_empty() || value.is_empty() {
-        return (None, next);
-    }
-    let hash = if ascii { hash } else { java_hash(name) as u32 };
-    (Some(Entry { name, value, hash }), next)
+    8 * words.len() + rest.iter().position(|&other| other == byte).unwrap_or(rest.len())
+}
+
+/// Where `byte` is first in a word, the lowest byte being the first.
+#[inline]
+const fn byte_in_word(word: u64, byte: u8) -> Option<usize> {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    let zeros = word ^ (ONES * byte as u64);
+    // The lowest marked byte is exact: borrows only reach above a true zero.
+    let hits = zeros.wrapping_sub(ONES) & !zeros & HIGHS;
+    if hits == 0 { None } else { Some(hits.trailing_zeros() as usize / 8) }
 }
 
 const fn bucket_of(hash: u32, capacity: u32) -> u32 {

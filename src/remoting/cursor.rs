@@ -202,9 +202,10 @@ fn quote_or_backslash(bytes: &[u8], quote: u8) -> Option<usize> {
 /// Appends a text with its JSON escapes resolved: UTF-8 out, surrogate pairs joined, lone surrogates as `?` (what Java
 /// writes for them). A backslash before anything else means that thing.
 pub(crate) fn unescape(raw: &[u8], out: &mut Vec<u8>) {
+    // Never longer than its escapes; the eight bytes that are copied at once may reach behind the end.
+    out.reserve(raw.len() + 8);
     let mut rest = raw;
-    while let Some(at) = memchr::memchr(b'\\', rest) {
-        out.extend_from_slice(&rest[..at]);
+    while let Some(at) = copy_to_backslash(rest, out) {
         let kind = rest.get(at + 1).copied();
         rest = rest.get(at + 2..).unwrap_or_default();
         match kind {
@@ -218,7 +219,27 @@ pub(crate) fn unescape(raw: &[u8], out: &mut Vec<u8>) {
             None => {}
         }
     }
-    out.extend_from_slice(rest);
+}
+
+/// Appends the text up to its first backslash, or all of it; gives where that is.
+#[inline]
+fn copy_to_backslash(text: &[u8], out: &mut Vec<u8>) -> Option<usize> {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const HIGHS: u64 = 0x8080_8080_8080_8080;
+    let (words, rest) = text.as_chunks::<8>();
+    for (at, bytes) in words.iter().enumerate() {
+        let word = u64::from_le_bytes(*bytes) ^ (ONES * u64::from(b'\\'));
+        let hits = word.wrapping_sub(ONES) & !word & HIGHS;
+        out.extend_from_slice(bytes);
+        if hits != 0 {
+            let found = hits.trailing_zeros() as usize / 8;
+            out.truncate(out.len() - 8 + found);
+            return Some(at * 8 + found);
+        }
+    }
+    let found = rest.iter().position(|&byte| byte == b'\\');
+    out.extend_from_slice(&rest[..found.unwrap_or(rest.len())]);
+    found.map(|found| words.len() * 8 + found)
 }
 
 /// The four digits after `\u` and, for a high surrogate, the low one that follows; gives what is left.
@@ -270,11 +291,30 @@ pub(crate) fn write_text(out: &mut Vec<u8>, text: &[u8]) {
     out.push(b'"');
 }
 
+/// How many bytes at the front of a text need no escape, counted in eights; most texts have nothing else.
+#[inline]
+fn plain_front(text: &[u8]) -> usize {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const HIGHS: u64 = 0x8080_8080_8080_8080;
+    let zero_bytes = |word: u64| word.wrapping_sub(ONES) & !word & HIGHS;
+    let (words, rest) = text.as_chunks::<8>();
+    for (at, word) in words.iter().enumerate() {
+        let word = u64::from_le_bytes(*word);
+        let controls = word.wrapping_sub(ONES * 0x20) & !word & HIGHS;
+        let hits =
+            controls | zero_bytes(word ^ (ONES * u64::from(b'"'))) | zero_bytes(word ^ (ONES * u64::from(b'\\')));
+        if hits != 0 {
+            return at * 8;
+        }
+    }
+    text.len() - rest.len()
+}
+
 /// As [`write_text`], without the quotes.
 pub(crate) fn write_escaped(out: &mut Vec<u8>, text: &[u8]) {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     let mut from = 0;
-    for (at, &byte) in text.iter().enumerate() {
+    for (at, &byte) in text.iter().enumerate().skip(plain_front(text)) {
         if byte >= b' ' && byte != b'"' && byte != b'\\' {
             continue;
         }

@@ -78,8 +78,12 @@ pub struct PopReply<'a> {
     pub counts: Option<&'a str>,
 }
 
+/// More than the answer to a single message mostly has; a longer one makes the buffer grow a second time.
+const SEND_REPLY_BYTES: usize = 512;
+
 /// Appends the answer to a stored message.
 pub fn send(out: &mut Vec<u8>, form: SerializeType, opaque: i32, reply: &SendReply<'_>) {
+    out.reserve(SEND_REPLY_BYTES);
     let mut frame = Writer::begin(out, form, reply.code.to_i32(), opaque, "");
     frame.number(name!("queueId"), reply.queue_id.into());
     if let Some(id) = reply.transaction_id {
@@ -203,7 +207,7 @@ impl<'a> Writer<'a> {
     }
 
     /// What stands before a value; gives where a compact value's length stands.
-    #[inline]
+    #[inline(always)]
     fn name(&mut self, name: &Name) -> usize {
         match self.form {
             SerializeType::Json => {
@@ -231,17 +235,19 @@ impl<'a> Writer<'a> {
     }
 
     /// A value that needs no escapes.
-    #[inline]
+    #[inline(always)]
     fn plain(&mut self, name: &Name, value: &[u8]) {
         let length_at = self.name(name);
         self.out.extend_from_slice(value);
         self.value_ends(length_at);
     }
 
+    #[inline(always)]
     fn number(&mut self, name: &Name, value: i64) {
         self.plain(name, itoa::Buffer::new().format(value).as_bytes());
     }
 
+    #[inline(always)]
     fn text(&mut self, name: &Name, value: &[u8]) {
         let length_at = self.name(name);
         match self.form {

@@ -45,20 +45,26 @@ pub(crate) struct WriteBatch {
 pub(crate) struct WrittenBatch {
     /// Descriptors for the next batch.
     pub(crate) cache: FileCache,
+    /// Memory for the next batch.
+    pub(crate) bytes: Vec<u8>,
     /// Each queue, its number, and up to where its entries are written now.
     pub(crate) written: Vec<(Slot, u64, u64)>,
 }
 
 impl WriteBatch {
-    /// Collects unwritten entries of the longest waiting queues: at most `max_bytes` of them, a queue at a time.
+    /// Collects unwritten entries of the longest waiting queues: at most `max_bytes` of them, a queue at a time. `bytes` is
+    /// memory to use.
     pub(crate) fn collect(
         table: &mut QueueTable,
         files: &QueueFiles,
         cache: FileCache,
         removals: Vec<Arc<[u8]>>,
+        mut bytes: Vec<u8>,
         max_bytes: usize,
     ) -> Self {
-        let mut batch = Self { files: files.clone(), cache, removals, items: Vec::new(), bytes: Vec::new(), done: 0 };
+        bytes.clear();
+        bytes.reserve(max_bytes.min(table.unwritten() as usize * ENTRY_BYTES));
+        let mut batch = Self { files: files.clone(), cache, removals, items: Vec::new(), bytes, done: 0 };
         // Queues that grow on are put back at the end: look at each only once.
         for _ in 0..table.dirty.len() {
             if batch.bytes.len() >= max_bytes {
@@ -125,7 +131,7 @@ impl WriteBatch {
 
     fn finish(self) -> WrittenBatch {
         let written = self.items.iter().map(|item| (item.slot, item.uid, item.from + item.entries())).collect();
-        WrittenBatch { cache: self.cache, written }
+        WrittenBatch { cache: self.cache, bytes: self.bytes, written }
     }
 
     /// Nothing, in place of a batch that was taken away.
@@ -164,15 +170,15 @@ pub(crate) fn write_now(
     files: &QueueFiles,
     removals: &mut Vec<Arc<[u8]>>,
 ) -> io::Result<()> {
-    let mut cache = FileCache::new(crate::limits::OPEN_QUEUE_WRITERS);
+    let (mut cache, mut bytes) = (FileCache::new(crate::limits::OPEN_QUEUE_WRITERS), Vec::new());
     loop {
-        let mut batch = WriteBatch::collect(table, files, cache, std::mem::take(removals), 4 << 20);
+        let mut batch = WriteBatch::collect(table, files, cache, std::mem::take(removals), bytes, 4 << 20);
         if batch.is_empty() {
             return Ok(());
         }
         while !batch.advance(disk)? {}
         let done = batch.finish();
-        cache = done.cache;
+        (cache, bytes) = (done.cache, done.bytes);
         for (slot, uid, to) in done.written {
             if table.live(slot, uid).is_some() {
                 table.set_written(slot, to);

@@ -4,7 +4,7 @@
 //! text. Only POP's check points and acknowledgements, two records for each pop, have none: nobody asks for them by key. Pure.
 
 use message::hash::IndexKeyPrefix;
-use message::properties::{name, pairs};
+use message::properties::{PropertiesSource, name};
 use message::{names, sys_flag};
 
 /// The properties of a record that the store looks at, found in one pass. Empty: not there.
@@ -19,15 +19,19 @@ impl<'a> RecordKeys<'a> {
     /// Looks through a properties text.
     #[must_use]
     pub fn scan(properties: &'a [u8]) -> Self {
+        Self::of(&PropertiesSource::Text(properties))
+    }
+
+    /// Looks through the properties of a record that is to be written.
+    #[must_use]
+    pub fn of(properties: &PropertiesSource<'a>) -> Self {
         let mut found = Self::default();
-        for (key, value) in pairs(properties) {
-            match key {
-                name::UNIQ_KEY => found.unique = value,
-                name::KEYS => found.keys = value,
-                name::TAGS => found.tags = value,
-                _ => {}
-            }
-        }
+        properties.each(|key, value| match key {
+            name::UNIQ_KEY => found.unique = value,
+            name::KEYS => found.keys = value,
+            name::TAGS => found.tags = value,
+            _ => {}
+        });
         found
     }
 

@@ -239,7 +239,11 @@ impl BackgroundTask for Merge {
     fn step(&mut self, disk: &dyn Disk) -> io::Result<Step> {
         match self.advance(disk) {
             Ok(false) => Ok(Step::More),
-            Ok(true) => Ok(Step::Done(Box::new(self.output(None)))),
+            Ok(true) => {
+                // The index uses the run's memory again when nobody else holds it.
+                self.run = Arc::new(Run::new(self.run.to()));
+                Ok(Step::Done(Box::new(self.output(None))))
+            }
             Err(failure) => {
                 // A new file in which nothing counts, and one that cannot be trusted any more, go at once; the caller
                 // removes the latter again if this fails.

@@ -510,7 +510,7 @@ impl Index {
     }
 
     fn seal(&mut self) {
-        let next = Run::new(self.active.to());
+        let next = self.active.next();
         self.sealed.push_back(Arc::new(std::mem::replace(&mut self.active, next)));
         self.active_since_us = 0;
         if self.sealed.len() > WAITING_RUNS {
@@ -555,6 +555,9 @@ impl Index {
         let Some(failed) = merged.failed else {
             let run = self.sealed.pop_front().expect("a run in a merge stays the first");
             (self.indexed_to, self.merged_items) = (run.to(), 0);
+            if let Some(run) = Arc::into_inner(run) {
+                self.active.reuse(run);
+            }
             return Ok(());
         };
         match failed {

@@ -7,6 +7,8 @@ use message::PhysicalOffset;
 
 /// Items of one chunk: 1.25 MiB. Chunks are allocated whole, so that a growing run copies nothing.
 const CHUNK_ITEMS: usize = 1 << 16;
+/// Unused chunks that are kept: those of one run. Fresh memory from the kernel costs more than an append.
+const SPARE_CHUNKS: usize = 16;
 /// Hashes compared at once.
 const BLOCK: usize = 64;
 
@@ -26,6 +28,8 @@ pub(crate) struct Run {
     to: PhysicalOffset,
     chunks: Vec<Chunk>,
     len: usize,
+    /// Empty ones, for later.
+    spare: Vec<Chunk>,
 }
 
 struct Chunk {
@@ -37,7 +41,18 @@ struct Chunk {
 impl Run {
     /// An empty run whose first record starts at `from` or later.
     pub fn new(from: PhysicalOffset) -> Self {
-        Self { from, to: from, chunks: Vec::new(), len: 0 }
+        Self { from, to: from, chunks: Vec::new(), len: 0, spare: Vec::new() }
+    }
+
+    /// The run that goes on behind this one, with its unused memory.
+    pub fn next(&mut self) -> Self {
+        Self { spare: std::mem::take(&mut self.spare), ..Self::new(self.to) }
+    }
+
+    /// Takes over the memory of a run that nobody needs any more.
+    pub fn reuse(&mut self, run: Run) {
+        let room = SPARE_CHUNKS - self.spare.len();
+        self.spare.extend(run.chunks.into_iter().take(room).map(Chunk::emptied));
     }
 
     pub fn from(&self) -> PhysicalOffset {
@@ -67,7 +82,8 @@ impl Run {
         debug_assert!(offset.plus(1) >= self.to, "an index item of {offset} after {}", self.to);
         let full = self.chunks.last().is_none_or(|chunk| chunk.hashes.len() == CHUNK_ITEMS);
         if full {
-            self.chunks.push(Chunk::new());
+            let chunk = self.spare.pop().unwrap_or_else(Chunk::new);
+            self.chunks.push(chunk);
         }
         let chunk = self.chunks.last_mut().expect("one was just pushed");
         chunk.hashes.push(hash);
@@ -110,6 +126,13 @@ impl Chunk {
             offsets: Vec::with_capacity(CHUNK_ITEMS),
             times: Vec::with_capacity(CHUNK_ITEMS),
         }
+    }
+
+    fn emptied(mut self) -> Self {
+        self.hashes.clear();
+        self.offsets.clear();
+        self.times.clear();
+        self
     }
 
     /// Whether the search goes on in older chunks.

@@ -210,7 +210,8 @@ impl BrokerCore {
         let made;
         let mut park_texts = ParkTexts::default();
         let texts = Rc::clone(&self.texts);
-        let (mut list, asks) = send::properties(request, self.snapshot.light_queues)?;
+        let mut list = PropertyList::default();
+        let asks = send::properties(request, self.snapshot.light_queues, &mut list)?;
         if place.dead_letter {
             list.put(name::DELAY, b"-1");
         }

@@ -217,25 +217,26 @@ pub fn check_batch<'a>(pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>, light:
     Ok(())
 }
 
-/// The properties of a send (of a batch: those of its header), as Java's map has them, and what they ask for.
+/// Reads the properties of a send (of a batch: those of its header) into `list`, as Java's map has them; gives what they ask
+/// for.
 ///
 /// # Errors
 /// They ask for what is not served.
-pub fn properties<'a>(header: &SendHeader<'a>, light: bool) -> Result<(PropertyList<'a>, Asks), Refusal> {
-    let list = PropertyList::parse(header.properties);
+pub fn properties<'a>(header: &SendHeader<'a>, light: bool, list: &mut PropertyList<'a>) -> Result<Asks, Refusal> {
+    list.read(header.properties);
     if header.batch {
         check_batch(list.iter(), light)?;
-        return Ok((list, Asks::default()));
+        return Ok(Asks::default());
     }
     let mut asks = asks(list.iter())?;
     if asks.half {
         // A retry of a delivered transaction by an old client: Java takes it for a plain message.
-        asks.half = header.reconsume_times <= 0 || super::delay::level(&list)? == 0;
+        asks.half = header.reconsume_times <= 0 || super::delay::level(list)? == 0;
     } else if sys_flag::transaction(header.sys_flag) != 0 {
         let remark = "the message is illegal: transaction bits without TRAN_MSG";
         return Err(Refusal { code: ResponseCode::MessageIllegal.to_i32(), remark: remark.into() });
     }
-    Ok((list, asks))
+    Ok(asks)
 }
 
 /// Checks the light queues that a message names, where there are light queues. One that is to wait is stored without asking for
@@ -352,15 +353,16 @@ mod tests {
                 "{text:?}"
             );
         }
+        let read = |header: &SendHeader<'static>| properties(header, false, &mut PropertyList::default());
         for sys_flag in [4, 8, 12] {
             let header = SendHeader { sys_flag, ..to(b"t", 0) };
-            assert_eq!(properties(&header, false).unwrap_err().code, 13, "bits alone");
+            assert_eq!(read(&header).unwrap_err().code, 13, "bits alone");
             let header = SendHeader { properties: b"TRAN_MSG\x01true\x02", ..header };
-            assert!(properties(&header, false).unwrap().1.half);
+            assert!(read(&header).unwrap().half);
         }
         let retried = |text: &'static [u8]| {
             let header = SendHeader { sys_flag: 4, properties: text, reconsume_times: 1, ..to(b"%RETRY%g", 0) };
-            properties(&header, false).map(|(_, asks)| asks).map_err(|refusal| refusal.code)
+            read(&header).map_err(|refusal| refusal.code)
         };
         let plain = Asks { delay: true, half: false };
         assert_eq!(retried(b"TRAN_MSG\x01true\x02DELAY\x013\x02"), Ok(plain), "by an old client");
