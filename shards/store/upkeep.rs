@@ -175,7 +175,10 @@ impl Shard {
         let pass = behind.then_some((upkeep.last_pass_us + limits::PASS_INTERVAL_US).max(upkeep.retry_at_us));
         let checkpoint = (self.checkpoint_state() != upkeep.checkpointed)
             .then_some(upkeep.last_checkpoint_us + limits::CHECKPOINT_INTERVAL_US);
-        [flush, unwritten, pass, checkpoint, self.index.next_tick_us()].into_iter().flatten().min()
+        [flush, unwritten, pass, checkpoint, self.index.next_tick_us(PhysicalOffset(self.flush.durable()))]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Writes and syncs everything, then the checkpoint. Errors: the first that came; the store then counts as not

@@ -265,17 +265,21 @@ impl Index {
         }
     }
 
-    /// When a tick and the job after it have something to do, in monotonic microseconds; `None` while nothing waits.
+    /// When a tick and the job after it have something to do, in monotonic microseconds; `None` while nothing waits, or only
+    /// for more of the log to become durable than up to `durable_to`.
     #[must_use]
-    pub fn next_tick_us(&self) -> Option<u64> {
+    pub fn next_tick_us(&self, durable_to: PhysicalOffset) -> Option<u64> {
         if !self.enabled || self.in_flight.is_some() {
             return None;
         }
-        let seal = (!self.active.is_empty()).then(|| match self.active_since_us {
-            0 => 0,
-            since => since + RUN_AGE_US,
-        });
-        let job = (self.is_behind() || !self.unlink.is_empty()).then_some(self.retry_at_us);
+        let seal = match self.active_since_us {
+            _ if self.active.is_empty() => None,
+            0 => Some(0),
+            since => (self.active.to() <= durable_to).then_some(since + RUN_AGE_US),
+        };
+        let next = self.sealed.front().map_or(self.active.from(), |run| run.from());
+        let ready = next > self.indexed_to || self.sealed.front().is_some_and(|run| run.to() <= durable_to);
+        let job = (ready || !self.unlink.is_empty()).then_some(self.retry_at_us);
         seal.into_iter().chain(job).min()
     }
 

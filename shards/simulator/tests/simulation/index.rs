@@ -499,15 +499,17 @@ fn one_millisecond_of_a_busy_second_is_found_among_many_of_the_same_key() {
         }
     };
     assert_eq!(look(&mut index, 7), [at(8), at(7)], "a run knows milliseconds");
-    assert_eq!(index.next_tick_us(), Some(0));
+    assert_eq!(index.next_tick_us(at(0)), Some(0));
     index.tick(now, at(400));
-    assert_eq!(index.next_tick_us(), Some(60_000_001));
+    assert_eq!(index.next_tick_us(at(400)), Some(60_000_001));
+    assert_eq!(index.next_tick_us(at(399)), None, "nothing to do before the log is durable: the core may sleep");
     now.mono_us += 60_000_000;
     index.tick(now, at(400));
+    assert_eq!((index.next_tick_us(at(399)), index.next_tick_us(at(400))), (None, Some(0)));
     let Some(Job::Task { mut task, .. }) = index.take_job(now, at(400)) else { panic!("a merge") };
-    assert_eq!(index.next_tick_us(), None);
+    assert_eq!(index.next_tick_us(at(400)), None);
     let result = run(&mut *task, &disk);
     index.job_done(now, result);
-    assert_eq!(index.next_tick_us(), None);
+    assert_eq!(index.next_tick_us(at(400)), None);
     assert!(look(&mut index, 7).contains(&at(7)), "a file knows seconds: all of them are candidates");
 }
