@@ -1,28 +1,41 @@
 //! RingMQ and the Java broker side by side: the same load, one after the other, in alternating rounds. The broker has one
 //! processor, the load another; whoever is not measured is stopped (SIGSTOP) or not there. Every round is kept.
+//!
+//! In [`rows`] what is measured and what is demanded, in [`sides`] the brokers, in [`load`] the load generators, in
+//! [`verdict`] what the rounds come to; [`alone`] measures what only RingMQ is asked.
+
+mod alone;
+mod load;
+mod machine;
+mod rows;
+mod sides;
+mod verdict;
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::client::Connection;
 use crate::project;
-use crate::reference::{self, Java, Reference};
+use crate::reference::Java;
 use crate::report::Report;
-use crate::server::{self, Server};
 
-const TOPIC: &str = "LoadTopic";
-const QUEUES: u32 = 8;
-const BROKER_CPU: &str = "0";
-const LOAD_CPU: &str = "1";
+use load::{Load, Measured, Which};
+use rows::{Figure, Flush, Pace, Row, Work};
+use verdict::{Shown, Verdict};
+
+pub use machine::machine;
+pub use sides::Side;
+
+/// A Java broker with more on the disk is replaced by a new one: a round of large messages writes gigabytes.
+const JAVA_STORE_LIMIT: u64 = 5 << 30;
+/// Free space that a round leaves.
+const SPACE: u64 = 1 << 30;
 
 /// How to compare.
 #[derive(Debug, Clone, clap::Args)]
@@ -33,368 +46,310 @@ pub struct Arguments {
     /// Measured seconds of a round.
     #[arg(long, default_value_t = 10)]
     secs: u64,
+    /// Measured seconds of a round of the open loop at half of Java's maximum.
+    #[arg(long, default_value_t = 300)]
+    open_secs: u64,
     /// Seconds of load before the Java broker is measured.
     #[arg(long, default_value_t = 30)]
     warm_up: u64,
     /// Two short rounds and little warm-up: shows that it works, proves nothing, keeps nothing.
     #[arg(long)]
     quick: bool,
-    /// Only rows whose name contains this; may be repeated.
+    /// Only groups and rows whose name contains this; may be repeated. `--list` prints them.
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
+    /// Prints groups, rows and what is demanded, and measures nothing.
+    #[arg(long)]
+    list: bool,
     /// Garbage collector of the Java broker.
-    #[arg(long, default_value = "Serial")]
+    #[arg(long, default_value = "G1")]
     gc: String,
     /// A binary to measure instead of the release build of this checkout.
     #[arg(long, value_name = "FILE")]
     binary: Option<PathBuf>,
+    /// The load generator: `own` is `ringmq bench`, `neutral` that of ../shared/load.
+    #[arg(long, value_enum, default_value = "own")]
+    load: Which,
     /// Java on both sides: the ratios are then those of nothing but chance.
     #[arg(long)]
     reference_only: bool,
 }
 
-/// A kind of load, and how much better RingMQ has to be.
-struct Row {
-    name: &'static str,
-    flush: &'static str,
-    load: &'static [&'static str],
-    pull: bool,
-    /// RingMQ's rate over Java's, at least.
-    rate_floor: f64,
-    /// Java's CPU time of a request over RingMQ's, at least.
-    cpu_floor: f64,
+impl Arguments {
+    /// A part of the rows has a page of its own, so that it does not take the place of another.
+    fn page_extension(&self) -> String {
+        let mut name = String::new();
+        for c in self.only.join("-").chars() {
+            if c.is_ascii_alphanumeric() {
+                name.push(c.to_ascii_lowercase());
+            } else if !name.ends_with('-') {
+                name.push('-');
+            }
+        }
+        name.truncate(60);
+        if name.is_empty() { "html".into() } else { format!("{}.html", name.trim_matches('-')) }
+    }
+
+    fn wants(&self, group: &str, name: &str) -> bool {
+        self.only.is_empty()
+            || self.only.iter().any(|only| name.contains(only.as_str()) || group.contains(only.as_str()))
+    }
 }
-
-const ROWS: [Row; 4] = [
-    Row {
-        name: "send 128 B, 8 x 64",
-        flush: "ASYNC_FLUSH",
-        load: &["--size", "128", "--conns", "8", "--window", "64"],
-        pull: false,
-        rate_floor: 8.0,
-        cpu_floor: 10.0,
-    },
-    Row {
-        name: "send 1 KiB, 8 x 64",
-        flush: "ASYNC_FLUSH",
-        load: &["--size", "1024", "--conns", "8", "--window", "64"],
-        pull: false,
-        rate_floor: 0.0,
-        cpu_floor: 8.0,
-    },
-    Row {
-        name: "pull 32 x 128 B, 8 x 64",
-        flush: "ASYNC_FLUSH",
-        load: &["--mode", "pull", "--batch", "32", "--conns", "8", "--window", "64"],
-        pull: true,
-        rate_floor: 0.0,
-        cpu_floor: 2.5,
-    },
-    Row {
-        name: "SYNC_FLUSH send 128 B, 8 x 64",
-        flush: "SYNC_FLUSH",
-        load: &["--size", "128", "--conns", "8", "--window", "64"],
-        pull: false,
-        rate_floor: 5.0,
-        cpu_floor: 0.0,
-    },
-];
-
-const IDLE_MEMORY_LIMIT_MIB: f64 = 100.0;
-const EMPTY_START_LIMIT_S: f64 = 0.3;
 
 /// Measures everything, prints the comparison and adds the rounds to `perf/results`.
 pub fn run(arguments: &Arguments) -> Result<Report> {
     let mut a = arguments.clone();
     if a.quick {
-        (a.rounds, a.secs, a.warm_up) = (2, 3, 5);
+        (a.rounds, a.secs, a.open_secs, a.warm_up) = (2, 3, 6, 5);
     }
-    ensure!(thread_count()? >= 2, "a broker and a load generator need a processor each");
+    let rows: Vec<Row> = rows::both_sides().into_iter().filter(|r| a.wants(r.group, &r.name)).collect();
+    if a.list {
+        return Ok(list(&a, &rows));
+    }
+    ensure!(machine::thread_count()? >= 2, "a broker and a load generator need a processor each");
     let mut bench = Bench::new(&a)?;
     let mut report = Report::default();
-    for flush in ["ASYNC_FLUSH", "SYNC_FLUSH"] {
-        let rows: Vec<&Row> = ROWS.iter().filter(|r| r.flush == flush && wanted(&a, r.name)).collect();
+    for flush in [Flush::Async, Flush::Sync] {
+        let rows: Vec<&Row> = rows.iter().filter(|r| r.flush == flush).collect();
         if !rows.is_empty() {
-            bench.rows(&rows, flush, &mut report)?;
+            let result = bench.rows(&rows, flush, &mut report);
+            report.add(flush.setting(), result.map(|()| Report::default()));
         }
     }
-    if wanted(&a, "idle and start") {
-        bench.idle_and_start(&mut report)?;
+    for row in alone::ROWS {
+        if a.wants(row.group, row.name) {
+            println!("\n== {}", row.name);
+            let result = (row.measure)(&mut bench);
+            bench.conclude(row.name, result, &mut report)?;
+        }
     }
-    println!("every round: {}", bench.results.display());
-    fs::remove_dir_all(&bench.folder)?;
+    bench.finish()?;
     Ok(report)
 }
 
-fn wanted(a: &Arguments, name: &str) -> bool {
-    a.only.is_empty() || a.only.iter().any(|only| name.contains(only.as_str()))
-}
-
-/// A broker under measurement: RingMQ for one round, Java for all rounds of a flush mode.
-pub enum Side {
-    /// RingMQ.
-    Ours(Server),
-    /// The Java broker.
-    Theirs(Box<Reference>),
-}
-
-impl Side {
-    /// Where it listens.
-    pub fn address(&self) -> SocketAddr {
-        match self {
-            Side::Ours(s) => s.broker,
-            Side::Theirs(r) => r.broker,
-        }
+fn list(a: &Arguments, rows: &[Row]) -> Report {
+    for row in rows {
+        println!("{:<12} {:<56} {}", row.group, row.name, verdict::demands(&row.floors));
     }
-
-    /// Its process id.
-    pub fn pid(&self) -> Result<u32> {
-        match self {
-            Side::Ours(s) => s.pid(),
-            Side::Theirs(r) => r.pid(),
-        }
+    for row in alone::ROWS.iter().filter(|r| a.wants(r.group, r.name)) {
+        println!("{:<12} {}", row.group, row.name);
     }
-
-    fn signal(&self, signal: Signal) -> Result<()> {
-        let pid = Pid::from_raw(self.pid()?.cast_signed()).context("a process id of 0")?;
-        Ok(kill_process(pid, signal)?)
-    }
+    Report { passed: 1, ..Report::default() }
 }
 
 struct Bench<'a> {
     arguments: &'a Arguments,
     folder: PathBuf,
     results: PathBuf,
-    java: Java,
+    java: Option<Java>,
     binary: PathBuf,
-    load: PathBuf,
+    load: Load,
+    machine: Value,
+    verdicts: Vec<Verdict>,
+    shown: Vec<Shown>,
+    /// Java's rate in the first row, once it is known.
+    java_rate: Option<f64>,
+    /// Anonymous memory of RingMQ at the end of each round, MiB.
+    loaded_mib: Vec<f64>,
 }
 
 impl Bench<'_> {
     fn new(a: &Arguments) -> Result<Bench<'_>> {
-        let load_target = project::target()?.join("load");
-        let shared = project::shared().context("the load generator is in ../shared, which is not there")?;
-        let mut build = project::cargo(["build", "--release", "--locked", "--manifest-path"])?;
-        build.arg(shared.join("load/Cargo.toml")).arg("--target-dir").arg(&load_target);
-        project::run(&mut build)?;
         let folder = project::work_folder("compare")?;
         let date = project::output(Command::new("date").args(["-u", "+%Y-%m-%d"]))?;
         let kept = project::root().join("perf/results").join(format!("{}-compare.jsonl", date.trim()));
         let results = if a.quick || a.reference_only { project::target()?.join("compare.jsonl") } else { kept };
         fs::create_dir_all(results.parent().context("a file without folder")?)?;
         let binary = match &a.binary {
-            Some(binary) => binary.clone(),
-            None if a.reference_only => PathBuf::new(),
+            Some(binary) => fs::canonicalize(binary)?,
+            None if a.reference_only && a.load == Which::Neutral => PathBuf::new(),
             None => project::ringmq()?,
         };
         let bench = Bench {
             arguments: a,
             folder,
             results,
-            java: Java::build()?,
+            java: None,
+            load: Load::new(a.load, &binary)?,
             binary,
-            load: load_target.join("release/rmq-load"),
+            machine: machine()?,
+            verdicts: Vec::new(),
+            shown: Vec::new(),
+            java_rate: None,
+            loaded_mib: Vec::new(),
         };
-        bench.keep(machine()?)?;
+        bench.keep(&bench.machine)?;
         Ok(bench)
     }
 
     /// Adds a line to the results.
-    fn keep(&self, line: Value) -> Result<()> {
+    fn keep(&self, line: &Value) -> Result<()> {
         let mut file = File::options().create(true).append(true).open(&self.results)?;
         Ok(writeln!(file, "{line}")?)
     }
 
-    fn start_ours(&self, flush: &str) -> Result<Side> {
+    /// The table of everything, and the page beside the results.
+    fn finish(&self) -> Result<()> {
+        println!("\n{}", verdict::table(&self.verdicts));
+        let page = self.results.with_extension(self.arguments.page_extension());
+        fs::write(&page, verdict::page(&self.machine, &self.verdicts, &self.shown))?;
+        println!("every round: {}\npage: {}", self.results.display(), page.display());
+        fs::remove_dir_all(&self.folder)?;
+        Ok(())
+    }
+
+    /// Takes what a row came to; one that could not be measured has failed.
+    fn conclude(&mut self, row: &str, verdicts: Result<Vec<Verdict>>, report: &mut Report) -> Result<()> {
+        let verdicts = match verdicts {
+            Ok(verdicts) => verdicts,
+            Err(why) => {
+                report.fail(row, &why);
+                return Ok(());
+            }
+        };
+        print!("{}", verdict::table(&verdicts));
+        for verdict in &verdicts {
+            self.keep(&verdict.json())?;
+            let Some(limit) = &verdict.limit else { continue };
+            let name = format!("{row}: {} {limit}", verdict.figure);
+            if verdict.holds {
+                report.pass(&name);
+            } else {
+                let ratio = verdict.ratio().map_or(String::new(), |r| format!(", Java / RingMQ {r:.2}"));
+                report.fail(name, &anyhow::anyhow!("{}{ratio}", (verdict.text)(verdict.ours.median)));
+            }
+        }
+        self.verdicts.extend(verdicts);
+        Ok(())
+    }
+
+    fn start_ours(&mut self, flush: Flush) -> Result<Side> {
         if self.arguments.reference_only {
-            let mut side = self.start_theirs(flush, "second")?;
-            self.warm_up(&mut side)?;
+            let side = self.start_theirs(flush, "second")?;
+            self.warm_up(&side)?;
             return Ok(side);
         }
-        let folder = self.folder.join("ringmq");
-        if folder.exists() {
-            fs::remove_dir_all(&folder)?;
+        sides::start_ours(&self.binary, &self.folder.join("ringmq"), flush)
+    }
+
+    fn start_theirs(&mut self, flush: Flush, name: &str) -> Result<Side> {
+        if self.java.is_none() {
+            self.java = Some(Java::build()?);
         }
-        let options = server::Options {
-            settings: vec![format!("flushDiskType={flush}")],
-            wrapper: ["taskset", "-c", BROKER_CPU].map(String::from).to_vec(),
-            ..server::Options::default()
-        };
-        let server = Server::start(&self.binary, &folder, &options)?;
-        Connection::open(server.broker)?.create_topic(TOPIC, QUEUES)?;
-        Ok(Side::Ours(server))
+        let java = self.java.as_ref().context("the Java programs were not built")?;
+        sides::start_theirs(java, &self.folder.join(format!("java-{name}")), flush, &self.arguments.gc)
     }
 
-    fn start_theirs(&self, flush: &str, name: &str) -> Result<Side> {
-        let folder = self.folder.join(format!("java-{flush}-{name}"));
-        if folder.exists() {
-            fs::remove_dir_all(&folder)?;
-        }
-        let sizes = ["mappedFileSizeCommitLog=1073741824", "mappedFileSizeConsumeQueue=6000000"].map(String::from);
-        let options = reference::Options {
-            settings: sizes.into_iter().chain([format!("flushDiskType={flush}")]).collect(),
-            jvm: vec!["-Xmx4g".into(), "-Xms4g".into(), format!("-XX:+Use{}GC", self.arguments.gc)],
-            wrapper: ["taskset", "-c", BROKER_CPU].map(String::from).to_vec(),
-            ..reference::Options::default()
-        };
-        let reference = Reference::start(&self.java, &folder, &options)?;
-        Connection::open(reference.broker)?.create_topic(TOPIC, QUEUES)?;
-        Ok(Side::Theirs(Box::new(reference)))
+    fn warm_up(&self, side: &Side) -> Result<()> {
+        self.load.run(side, &rows::first(), self.arguments.warm_up).map(drop)
     }
 
-    fn warm_up(&self, side: &mut Side) -> Result<()> {
-        let secs = self.arguments.warm_up.to_string();
-        let words = ["--size", "128", "--conns", "8", "--window", "64", "--warm", "1", "--secs", &secs];
-        self.run_load(side, &words).map(drop)
+    fn fresh_java(&mut self, flush: Flush) -> Result<Side> {
+        println!("\nstarting and warming up the Java broker, {}", flush.setting());
+        let side = self.start_theirs(flush, "first")?;
+        self.warm_up(&side)?;
+        Ok(side)
     }
 
-    /// All rows of a flush mode: one Java broker for all of them, warmed up once; a RingMQ with an empty store for each round.
-    fn rows(&mut self, rows: &[&Row], flush: &str, report: &mut Report) -> Result<()> {
-        println!("\nstarting and warming up the Java broker, {flush}");
-        let mut theirs = self.start_theirs(flush, "first")?;
-        self.warm_up(&mut theirs)?;
+    /// All rows of a flush mode: one Java broker for them, warmed up once; a RingMQ with an empty store for each round.
+    fn rows(&mut self, rows: &[&Row], flush: Flush, report: &mut Report) -> Result<()> {
+        let mut theirs = self.fresh_java(flush)?;
         for row in rows {
             println!("\n== {}", row.name);
-            let mut rounds: [Vec<Value>; 2] = Default::default();
-            for round in 0..self.arguments.rounds {
-                rounds[0].push(self.round(row, round, "java", &mut theirs)?);
-                theirs.signal(Signal::STOP)?;
-                let mut ours = self.start_ours(flush)?;
-                rounds[1].push(self.round(row, round, "ringmq", &mut ours)?);
-                drop(ours);
-                theirs.signal(Signal::CONT)?;
+            if !self.load.can(&row.work) {
+                report.skip(&row.name, "the neutral load cannot do it");
+                continue;
             }
-            judge(row, &rounds, report)?;
+            let verdicts = self.row(row, &mut theirs);
+            self.conclude(&row.name, verdicts, report)?;
+            if Connection::open(theirs.address()).is_err() {
+                theirs = self.fresh_java(flush)?;
+            }
         }
         Ok(())
     }
 
-    fn round(&self, row: &Row, round: usize, name: &str, side: &mut Side) -> Result<Value> {
-        let secs = self.arguments.secs.to_string();
-        let mut words: Vec<&str> = row.load.to_vec();
-        words.extend(["--secs", &secs]);
-        let max_offset = if row.pull { self.fill(side)?.to_string() } else { String::new() };
-        if row.pull {
-            words.extend(["--max-offset", &max_offset]);
+    fn row(&mut self, row: &Row, theirs: &mut Side) -> Result<Vec<Verdict>> {
+        let work = self.paced(&row.work, theirs)?;
+        let disk = row.floors.iter().any(|f| matches!(f, rows::Floor::OverDisk(_)));
+        let disk_ns = if disk { Some(sides::disk_sync_ns(&self.folder)?) } else { None };
+        let (mut java, mut ours) = (Vec::new(), Vec::new());
+        for round in 0..self.arguments.rounds {
+            if sides::disk_use(&theirs.store())? > JAVA_STORE_LIMIT {
+                self.replace(theirs, row.flush)?;
+            }
+            java.push(self.round(row, &work, round, "java", theirs)?);
+            let paused = theirs.pause()?;
+            let side = self.start_ours(row.flush)?;
+            ours.push(self.round(row, &work, round, "ringmq", &side)?);
+            drop(side);
+            drop(paused);
         }
-        let result = self.run_load(side, &words)?;
-        ensure!(result["failed"] == 0, "{name} refused requests: {result}");
-        let words = words.join(" ");
-        self.keep(
-            json!({"row": row.name, "flush": row.flush, "side": name, "round": round, "load": words, "result": result}),
-        )?;
-        println!("{name:>7} {round}: {}", summary(&result));
-        Ok(result)
+        if row.work == rows::first() && row.flush == Flush::Async {
+            self.java_rate =
+                verdict::Spread::of(java.iter().filter_map(|m| m.figure(Figure::Rate)).collect()).map(|s| s.median);
+        }
+        if let Some(disk_ns) = disk_ns {
+            self.keep(&json!({"row": row.name, "disk_write_and_fdatasync_p50_ns": disk_ns.round()}))?;
+        }
+        self.show(row, &java, &ours);
+        Ok(verdict::judge(row, &java, &ours, disk_ns))
     }
 
-    /// Makes sure that each queue holds some thousand messages of 128 bytes; gives how many there are to pull.
-    fn fill(&self, side: &mut Side) -> Result<u64> {
-        let shortest = |side: &Side| -> Result<u64> {
-            let mut connection = Connection::open(side.address())?;
-            (0..QUEUES)
-                .map(|q| connection.max_offset(TOPIC, q))
-                .collect::<Result<Vec<_>>>()
-                .map(|all| all.into_iter().min().unwrap_or(0))
+    /// A Java broker with an empty store in the place of one whose store has grown large.
+    fn replace(&mut self, theirs: &mut Side, flush: Flush) -> Result<()> {
+        if let Side::Theirs(reference) = theirs {
+            reference.stop()?;
+        }
+        *theirs = self.fresh_java(flush)?;
+        Ok(())
+    }
+
+    /// The same work with its rate, where that depends on Java's.
+    fn paced(&mut self, work: &Work, theirs: &Side) -> Result<Work> {
+        if work.pace != Pace::HalfOfJava {
+            return Ok(work.clone());
+        }
+        let rate = match self.java_rate {
+            Some(rate) => rate,
+            None => self.load.run(theirs, &rows::first(), self.arguments.secs)?.figure(Figure::Rate).unwrap_or(0.0),
         };
-        if shortest(side)? < 20_000 {
-            let words = ["--size", "128", "--conns", "8", "--window", "64", "--warm", "1", "--secs", "5"];
-            self.run_load(side, &words)?;
-            sleep(Duration::from_secs(1));
-        }
-        let filled = shortest(side)?.min(20_000);
-        ensure!(filled >= 1_000, "only {filled} messages in a queue to pull");
-        Ok(filled)
+        Ok(Work { pace: Pace::Rate((rate / 2.0).max(1.0)), ..work.clone() })
     }
 
-    fn run_load(&self, side: &mut Side, words: &[&str]) -> Result<Value> {
-        let mut command = Command::new("taskset");
-        command.args(["-c", LOAD_CPU]).arg(&self.load).args(["--json", "--topic", TOPIC, "--queues", "8"]);
-        command.args(["--addr", &side.address().to_string(), "--server-pid", &side.pid()?.to_string()]).args(words);
-        serde_json::from_str(&project::output(&mut command)?).context("reading the result of the load generator")
-    }
-
-    /// Start of an empty broker, and its memory and processor time while nothing happens.
-    fn idle_and_start(&mut self, report: &mut Report) -> Result<()> {
-        println!("\n== idle and start");
-        let mut medians = Vec::new();
-        for name in ["java", "ringmq"] {
-            let (mut starts, mut memory, mut cpu) = (Vec::new(), Vec::new(), Vec::new());
-            // A start of Java takes many seconds and varies little.
-            let rounds = if name == "java" { 1 } else { self.arguments.rounds };
-            for round in 0..rounds {
-                let side = if name == "java" {
-                    self.start_theirs("ASYNC_FLUSH", "idle")?
-                } else {
-                    self.start_ours("ASYNC_FLUSH")?
-                };
-                Connection::open(side.address())?.runtime_info()?;
-                let started_in = match &side {
-                    Side::Ours(s) => s.started_in,
-                    Side::Theirs(r) => r.started_in,
-                };
-                sleep(Duration::from_secs(2));
-                let (before, since) = (cpu_seconds(side.pid()?)?, Instant::now());
-                sleep(Duration::from_secs(5));
-                let used = (cpu_seconds(side.pid()?)? - before) / since.elapsed().as_secs_f64();
-                starts.push(started_in.as_secs_f64());
-                memory.push(anonymous_mib(side.pid()?)?);
-                cpu.push(used * 100.0);
-                let result =
-                    json!({"start_s": starts.last(), "anonymous_mib": memory.last(), "cpu_percent": cpu.last()});
-                self.keep(json!({"row": "idle and start", "side": name, "round": round, "result": result}))?;
-                println!("{name:>7} {round}: {result}");
-            }
-            medians.push((median(&mut starts), median(&mut memory), median(&mut cpu)));
-        }
-        let (start, memory, cpu) = medians[1];
-        println!(
-            "java: {:.2} s, {:.0} MiB, {:.1} % idle; ringmq: {start:.3} s, {memory:.1} MiB, {cpu:.2} %",
-            medians[0].0, medians[0].1, medians[0].2
-        );
-        report.test("empty start", at_most("seconds", start, EMPTY_START_LIMIT_S));
-        report.test("idle memory", at_most("MiB", memory, IDLE_MEMORY_LIMIT_MIB));
-        report.test("idle processor time", at_most("percent of a core", cpu, 1.0));
-        Ok(())
-    }
-}
-
-fn judge(row: &Row, rounds: &[Vec<Value>; 2], report: &mut Report) -> Result<()> {
-    let figures = |side: usize, key: &str| -> Result<Vec<f64>> {
-        rounds[side].iter().map(|r| r[key].as_f64().with_context(|| format!("a round without {key}"))).collect()
-    };
-    for (key, better, floor) in [("rate", 1, row.rate_floor), ("server_cpu_ns_per_request", 0, row.cpu_floor)] {
-        let (mut java, mut ours) = (figures(0, key)?, figures(1, key)?);
-        let (java_median, our_median) = (median(&mut java), median(&mut ours));
-        let ratio = if better == 1 { our_median / java_median } else { java_median / our_median };
-        println!("{key}: java {} | ringmq {} | {ratio:.2} times better", spread(&java), spread(&ours));
-        if floor > 0.0 {
-            let name = format!("{}: {key} {floor} times better", row.name);
-            let result = if ratio >= floor { Ok(()) } else { Err(anyhow::anyhow!("{ratio:.2} times")) };
-            report.test(&name, result);
+    fn show(&mut self, row: &Row, java: &[Measured], ours: &[Measured]) {
+        let typical = [("java", java), ("ringmq", ours)].into_iter().filter_map(|(label, rounds)| {
+            let mut run = verdict::typical(rounds)?.clone();
+            run.label = label.into();
+            run.command = machine::without_folders(run.command.split(' ').map(String::from));
+            Some(run)
+        });
+        let runs: Vec<_> = typical.collect();
+        if !runs.is_empty() {
+            self.shown.push(Shown { row: row.name.clone(), runs });
         }
     }
-    Ok(())
+
+    fn round(&mut self, row: &Row, work: &Work, round: usize, name: &str, side: &Side) -> Result<Measured> {
+        sides::ensure_space(&self.folder, work.most_bytes() + SPACE)?;
+        let secs = if row.long { self.arguments.open_secs } else { self.arguments.secs };
+        let measured = self.load.run(side, work, secs).with_context(|| format!("{name}, round {round}"))?;
+        let anonymous = machine::anonymous_mib(side.pid()?)?;
+        self.keep(&json!({"row": row.name, "flush": row.flush.setting(), "side": name, "round": round,
+            "anonymous_mib": anonymous.round(), "result": measured.kept}))?;
+        if matches!(side, Side::Ours(_)) {
+            self.loaded_mib.push(anonymous);
+        }
+        println!("{name:>7} {round}: {}, {anonymous:.0} MiB", summary(&measured));
+        Ok(measured)
+    }
 }
 
-fn at_most(what: &str, value: f64, limit: f64) -> Result<()> {
-    ensure!(value <= limit, "{value:.3} {what}, {limit} at most");
-    Ok(())
-}
-
-fn summary(result: &Value) -> String {
-    let figure = |key: &str| result[key].as_f64().unwrap_or(f64::NAN);
-    format!(
-        "{:.0}/s, {:.0} ns CPU, p50 {:.0} us, p99 {:.0} us",
-        figure("rate"),
-        figure("server_cpu_ns_per_request"),
-        figure("p50_us"),
-        figure("p99_us")
-    )
-}
-
-/// Median, smallest and largest of sorted figures.
-fn spread(sorted: &[f64]) -> String {
-    format!("{:.0} ({:.0} to {:.0})", sorted[sorted.len() / 2], sorted[0], sorted[sorted.len() - 1])
+fn summary(measured: &Measured) -> String {
+    let figures = Figure::ALL
+        .into_iter()
+        .filter_map(|f| Some(format!("{} {}", f.name(), verdict::text_of(f)(measured.figure(f)?))));
+    figures.collect::<Vec<_>>().join(", ")
 }
 
 /// Sorts the figures and gives the one in the middle.
@@ -403,49 +358,38 @@ pub fn median(figures: &mut [f64]) -> f64 {
     figures[figures.len() / 2]
 }
 
-fn thread_count() -> Result<usize> {
-    Ok(std::thread::available_parallelism()?.get())
+/// Waits until what was written has reached the disk, so that it does not slow down what is measured next.
+fn settle(folder: &Path) -> Result<()> {
+    rustix::fs::syncfs(File::open(folder)?)?;
+    std::thread::sleep(Duration::from_secs(1));
+    Ok(())
 }
 
-/// What the figures depend on.
-pub fn machine() -> Result<Value> {
-    let line = |file: &str, key: &str| {
-        let text = fs::read_to_string(file).unwrap_or_default();
-        text.lines().find(|l| l.starts_with(key)).map(|l| l[key.len()..].trim_matches([' ', '\t', ':']).to_string())
-    };
-    // What a path says of the machine is nobody's business.
-    let without_folder = |word: &str| match Path::new(word).file_name() {
-        Some(name) if word.starts_with('/') => name.to_string_lossy().into_owned(),
-        _ => word.to_owned(),
-    };
-    let commit =
-        project::output(Command::new("git").args(["rev-parse", "--short", "HEAD"]).current_dir(project::root()))?;
-    Ok(json!({
-        "machine": {
-            "processors": thread_count()?,
-            "model": line("/proc/cpuinfo", "model name"),
-            "memory": line("/proc/meminfo", "MemTotal"),
-            "kernel": fs::read_to_string("/proc/sys/kernel/osrelease")?.trim(),
-        },
-        "commit": commit.trim(),
-        "command": std::env::args().skip(1).map(|word| without_folder(&word)).collect::<Vec<_>>().join(" "),
-        "time": project::output(Command::new("date").args(["-u", "+%Y-%m-%dT%H:%M:%SZ"]))?.trim(),
-    }))
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
 
-/// User and system time of a process so far.
-pub fn cpu_seconds(pid: u32) -> Result<f64> {
-    const TICKS_PER_SECOND: f64 = 100.0;
-    let stat = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat"))?;
-    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    let ticks = |at: usize| fields.get(at).and_then(|f| f.parse::<f64>().ok()).context("reading a process's time");
-    Ok((ticks(11)? + ticks(12)?) / TICKS_PER_SECOND)
-}
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
 
-/// Anonymous resident memory of a process.
-fn anonymous_mib(pid: u32) -> Result<f64> {
-    let status = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("status"))?;
-    let line = status.lines().find_map(|l| l.strip_prefix("RssAnon:")).context("the kernel does not tell RssAnon")?;
-    let kib: f64 = line.trim().trim_end_matches("kB").trim().parse()?;
-    Ok(kib / 1024.0)
+    fn parse(line: &str) -> Arguments {
+        Line::try_parse_from(line.split('|')).unwrap().arguments
+    }
+
+    #[test]
+    fn rows_are_chosen_by_group_and_by_name() {
+        let a = parse("compare|--only|async|--only|pull 1");
+        assert!(a.wants("async", "send") && a.wants("pull", "pull 1 x 128 B") && !a.wants("pull", "pull 32 x 128 B"));
+        assert!(parse("compare").wants("sync", "any"));
+    }
+
+    #[test]
+    fn each_part_has_its_page() {
+        assert_eq!(parse("compare").page_extension(), "html");
+        assert_eq!(parse("compare|--only|end to end|--only|128 B, 1/x").page_extension(), "end-to-end-128-b-1-x.html");
+    }
 }

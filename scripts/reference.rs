@@ -82,6 +82,8 @@ pub struct Options {
     pub wrapper: Vec<String>,
     /// No broker, only a name server.
     pub namesrv_only: bool,
+    /// Java's defaults instead of the suite's settings.
+    pub plain: bool,
 }
 
 /// Java processes that run; they are killed when this is dropped.
@@ -132,7 +134,7 @@ impl Reference {
     }
 
     fn start_broker(&mut self, java: &Java, options: &Options) -> Result<()> {
-        fs::write(self.folder.join("broker.conf"), self.broker_conf(&options.settings))?;
+        fs::write(self.folder.join("broker.conf"), self.broker_conf(options))?;
         let small = ["-Xmx1g", "-Xms256m", "-XX:+UseSerialGC"].map(String::from);
         let jvm = if options.jvm.is_empty() { &small[..] } else { &options.jvm };
         let started = Instant::now();
@@ -148,7 +150,7 @@ impl Reference {
         Ok(())
     }
 
-    fn broker_conf(&self, settings: &[String]) -> String {
+    fn broker_conf(&self, options: &Options) -> String {
         let (port, folder) = (self.broker.port(), self.folder.display());
         let mut lines = vec![
             format!("brokerClusterName=DefaultCluster\nbrokerName={BROKER}\nbrokerId=0"),
@@ -157,8 +159,10 @@ impl Reference {
             format!("rocketmqHome={folder}/home\nstorePathRootDir={folder}/store"),
             format!("storePathCommitLog={folder}/store/commitlog\nbrokerFastFailureEnable=false"),
         ];
-        lines.extend(SUITE_SETTINGS.map(String::from));
-        lines.extend_from_slice(settings);
+        if !options.plain {
+            lines.extend(SUITE_SETTINGS.map(String::from));
+        }
+        lines.extend_from_slice(&options.settings);
         lines.join("\n") + "\n"
     }
 

@@ -11,7 +11,7 @@ const MOST_POINTS: usize = 800;
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 280.0;
 const LEFT: f64 = 74.0;
-const RIGHT: f64 = 14.0;
+const RIGHT: f64 = 30.0;
 const TOP: f64 = 34.0;
 const BOTTOM: f64 = 40.0;
 

@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use super::chart::{Axis, COLOURS, Chart, Line, Scale, Stroke, escape};
 use super::text::{figures, latency_table, load};
-use super::units::{count, duration, number};
+use super::units::{duration, number, tick};
 use crate::result::{RunResult, Sample};
 
 const STYLE: &str = include_str!("page.css");
@@ -173,8 +173,12 @@ fn charts(runs: &[&RunResult]) -> Vec<Chart> {
     all.into_iter().filter(|chart| chart.lines.iter().any(|line| !line.points.is_empty())).collect()
 }
 
-const SECONDS: Axis = Axis { label: "seconds", scale: Scale::Linear, tick: number };
-const LATENCY: Axis = Axis { label: "latency, logarithmic", scale: Scale::Log, tick: duration };
+const SECONDS: Axis = Axis { label: "seconds", scale: Scale::Linear, tick: plain };
+const LATENCY: Axis = Axis { label: "latency, logarithmic", scale: Scale::Log, tick: |ns| tick(&duration(ns)) };
+
+fn plain(value: f64) -> String {
+    tick(&number(value))
+}
 
 /// A line for each run: of each sample what there is.
 fn series(runs: &[&RunResult], what: &str, stroke: Stroke, of: impl Fn(&Sample) -> Option<f64>) -> Vec<Line> {
@@ -186,8 +190,7 @@ fn series(runs: &[&RunResult], what: &str, stroke: Stroke, of: impl Fn(&Sample) 
 }
 
 fn rates(runs: &[&RunResult]) -> Chart {
-    let tick = |v: f64| if v >= 1.0 { count(v as u64) } else { number(v) };
-    let y = Axis { label: "operations per second", scale: Scale::Linear, tick };
+    let y = Axis { label: "operations per second", scale: Scale::Linear, tick: plain };
     let of = |s: &Sample| (s.length_s > 0.0).then(|| s.operations as f64 / s.length_s);
     Chart { title: "Rate", x: SECONDS, y, lines: series(runs, "operations per second", Stroke::Solid, of) }
 }
@@ -222,7 +225,7 @@ fn processor(runs: &[&RunResult]) -> Chart {
     let cores = |s: &Sample, cpu: Option<f64>| cpu.filter(|_| s.length_s > 0.0).map(|cpu| cpu / s.length_s);
     let mut lines = series(runs, "broker", Stroke::Solid, |s| cores(s, s.broker_cpu_s));
     lines.extend(series(runs, "load", Stroke::Dotted, |s| cores(s, s.load_cpu_s)));
-    let y = Axis { label: "cores", scale: Scale::Linear, tick: number };
+    let y = Axis { label: "cores", scale: Scale::Linear, tick: plain };
     Chart { title: "Processor: broker solid, load dotted", x: SECONDS, y, lines }
 }
 
@@ -230,7 +233,7 @@ fn memory(runs: &[&RunResult]) -> Chart {
     let mib = |bytes: Option<u64>| bytes.map(|b| b as f64 / MIB);
     let mut lines = series(runs, "anonymous", Stroke::Solid, |s| mib(s.broker_anonymous_bytes));
     lines.extend(series(runs, "resident", Stroke::Dotted, |s| mib(s.broker_resident_bytes)));
-    let y = Axis { label: "MiB, logarithmic", scale: Scale::Log, tick: number };
+    let y = Axis { label: "MiB, logarithmic", scale: Scale::Log, tick: plain };
     Chart { title: "Memory of the broker: anonymous solid, resident dotted", x: SECONDS, y, lines }
 }
 

@@ -36,6 +36,13 @@ pub fn number(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
+/// The same text as a tick of an axis: without zeros behind the point.
+pub fn tick(text: &str) -> String {
+    let (value, unit) = text.split_once(' ').map_or((text, ""), |(value, unit)| (value, unit));
+    let value = if value.contains('.') { value.trim_end_matches('0').trim_end_matches('.') } else { value };
+    if unit.is_empty() { value.into() } else { format!("{value} {unit}") }
+}
+
 /// Nanoseconds in the unit that fits: `716 µs`.
 pub fn duration(ns: f64) -> String {
     let (size, unit) = match ns.abs() {
@@ -74,6 +81,9 @@ mod tests {
         assert_eq!(number(12345.6), "12,346");
         assert_eq!(number(f64::NAN), "-");
         assert_eq!(number(-2.5), "-2.50");
+        assert_eq!(tick("10.0 ms"), "10 ms");
+        assert_eq!(tick("0.20"), "0.2");
+        assert_eq!(tick("100"), "100");
         assert_eq!(duration(999.0), "999 ns");
         assert_eq!(duration(716_000.0), "716 µs");
         assert_eq!(duration(999_600.0), "1.00 ms");
