@@ -30,6 +30,7 @@ mod cold_cache;
 mod lookup;
 mod pull;
 mod pull_by_properties;
+mod residency;
 
 mod checkpoint;
 mod queue_table;
@@ -66,5 +67,5 @@ pub use step::{ColdSource, Completion, FetchId, Missing, MissingRange, ReadStep,
 pub use tombstones::Tombstones;
 pub use types::{
     Appended, Boundary, Bounds, GetStatus, IndexKind, KeyQuery, PullLimits, Pulled, RecoveryReport, ShardStatus,
-    Visible,
+    Slices, Visible,
 };

@@ -39,6 +39,11 @@ pub const UNWRITTEN_ENTRIES: usize = 8 << 20;
 
 /// Cold ranges kept in memory, in bytes.
 pub const COLD_CACHE_BYTES: usize = 64 << 20;
+/// Entries that are read from a queue's file at once and kept: eight usual pulls, less than two pages.
+pub const ENTRY_WINDOW: u64 = 256;
+/// Windows of entries that are kept (6 KiB each).
+pub const ENTRY_WINDOWS: usize = 512;
+
 /// A cold read of the log goes on behind what was asked for: sequential readers want it next.
 pub const READ_AHEAD_BYTES: u64 = 512 << 10;
 /// Residency is tested for a whole span up to this size, and for each record beyond it.

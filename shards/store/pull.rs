@@ -11,15 +11,14 @@ use bytes::Bytes;
 use message::record::RecordView;
 use message::{PhysicalOffset, QueueOffset};
 use smallvec::SmallVec;
-use sys::LogSlice;
+use sys::{LogSlice, MappedRun};
 
 use crate::consume_queue::{Entry, EntryReader, Slot, read_entries};
 use crate::limits;
 use crate::shard::Shard;
 use crate::step::{ColdSource, Missing, MissingRange, ReadStep};
-use crate::types::{Bounds, GetStatus, PullLimits, Pulled};
+use crate::types::{Bounds, GetStatus, PullLimits, Pulled, Slices};
 
-type Slices = SmallVec<[LogSlice; 8]>;
 pub(crate) type Selected = SmallVec<[Entry; 32]>;
 
 /// What the first stage chose.
@@ -216,6 +215,7 @@ impl Shard {
             disk: &*self.disk,
             files: &self.queue_files,
             cache: &mut self.queue_readers,
+            windows: &mut self.queue_windows,
             cold: &mut self.cold,
         };
         read_entries(&mut reader, &self.table, slot, from, max, out)
@@ -230,7 +230,7 @@ impl Shard {
             if missing.is_some() {
                 self.note_missing(&run, &mut missing)?;
             } else if run.from >= self.opened_at && (resident || self.is_resident(run.from, run.to)?) {
-                self.map_records(&entries[run.first..run.end], pulled)?;
+                self.map_records(&entries[run.first..run.end], run, pulled)?;
             } else if let Some(bytes) = self.in_memory(run.from, run.to, true)? {
                 self.copy_records(entries, run, &bytes, pulled);
             } else {
@@ -260,21 +260,44 @@ impl Shard {
         Ok(short && from >= self.opened_at && self.log.holds(from, to - from) && self.is_resident(from, to)?)
     }
 
+    /// Whether the range, which lies in one segment, is in memory. From the second question of a turn on it is put for what
+    /// follows too: many readers are at work, and most of them close together.
     fn is_resident(&mut self, from: u64, to: u64) -> io::Result<bool> {
+        if self.residency.covers(from, to) {
+            return Ok(true);
+        }
         let Some((file, position)) = self.log.locate(from)? else { return Ok(false) };
-        file.is_resident(position, to - from)
+        if self.residency.is_in_use() {
+            let segment_end = from - position + self.log.segment_size();
+            let end = (from + limits::RESIDENT_SPAN_BYTES).min(self.log.written()).min(segment_end);
+            if end > to && file.is_resident(position, end - from)? {
+                self.residency.note(from, end);
+                return Ok(true);
+            }
+        }
+        let resident = file.is_resident(position, to - from)?;
+        if resident {
+            self.residency.note(from, to);
+        }
+        Ok(resident)
     }
 
-    /// Slices of the mapping, neighbours joined.
-    fn map_records(&mut self, entries: &[Entry], pulled: &mut Pulled) -> io::Result<()> {
+    /// The records of a run as ranges of the mapping, neighbours joined.
+    fn map_records(&mut self, entries: &[Entry], run: Run, pulled: &mut Pulled) -> io::Result<()> {
+        let Some((map, start)) = self.log.mapped(run.from, run.to - run.from)? else {
+            return Err(io::Error::other("a selected record lies outside the log"));
+        };
+        let mut runs: SmallVec<[MappedRun; 32]> = SmallVec::new();
         for entry in entries {
-            let Some((map, offset)) = self.log.mapped(entry.offset, u64::from(entry.size))? else {
-                return Err(io::Error::other("a selected record lies outside the log"));
-            };
-            push_mapped(&mut pulled.slices, map, offset, entry.size);
+            let offset = start + (entry.offset - run.from);
+            match runs.last_mut() {
+                Some(last) if last.offset + u64::from(last.len) == offset => last.len += entry.size,
+                _ => runs.push(MappedRun { offset, len: entry.size }),
+            }
             pulled.bytes += entry.size;
             pulled.count += 1;
         }
+        pulled.slices.push(LogSlice::of_runs(map, &runs));
         Ok(())
     }
 
@@ -386,17 +409,6 @@ impl Iterator for Runs<'_> {
 pub(crate) fn is_good(bytes: &[u8], entry: &Entry) -> bool {
     RecordView::parse_checked(bytes)
         .is_ok_and(|record| record.size() == entry.size && record.physical_offset().0 == entry.offset)
-}
-
-fn push_mapped(slices: &mut Slices, map: std::sync::Arc<dyn sys::disk::Mapping>, offset: u64, size: u32) {
-    if let Some(LogSlice::Mapped { map: last, offset: start, len }) = slices.last_mut()
-        && std::sync::Arc::ptr_eq(last, &map)
-        && *start + u64::from(*len) == offset
-    {
-        *len += size;
-    } else {
-        slices.push(LogSlice::Mapped { map, offset, len: size });
-    }
 }
 
 /// A pull that returns no record.

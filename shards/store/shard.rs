@@ -18,7 +18,7 @@ use crate::append::{Staged, StagedKey, VisibleLater};
 use crate::checkpoint::{Checkpoint, JavaFields};
 use crate::cold_cache::ColdCache;
 use crate::commit_log::{CommitLog, PreparedFiles, Reserved};
-use crate::consume_queue::{FileCache, QueueFiles, QueueTable, Slot};
+use crate::consume_queue::{EntryWindows, FileCache, QueueFiles, QueueTable, Slot};
 use crate::error::{AppendError, OpenError, ReadError};
 use crate::flush::{Flush, SyncPart};
 use crate::home::StoreHome;
@@ -27,6 +27,7 @@ use crate::layout::{ShardId, ShardLayout};
 use crate::limits;
 use crate::options::{FlushMode, StoreOptions};
 use crate::recovery;
+use crate::residency::Residency;
 use crate::step::{ColdSource, Completion, FetchId, Missing, ShardCommand};
 use crate::tombstones::Tombstones;
 use crate::types::{Bounds, RecoveryReport, ShardStatus, Visible};
@@ -44,10 +45,12 @@ pub struct Shard {
     pub(crate) queue_files: QueueFiles,
     /// Descriptors of the reading side.
     pub(crate) queue_readers: FileCache,
+    pub(crate) queue_windows: EntryWindows,
     pub(crate) index: Index,
     pub(crate) flush: Flush,
     pub(crate) upkeep: Upkeep,
     pub(crate) cold: ColdCache,
+    pub(crate) residency: Residency,
     /// Records of this turn, in order.
     pub(crate) staged: Vec<Staged>,
     /// Index items of this turn.
@@ -114,10 +117,12 @@ impl Shard {
             table: found.table,
             queue_files,
             queue_readers: FileCache::new(limits::OPEN_QUEUE_FILES),
+            queue_windows: EntryWindows::default(),
             index: found.index,
             flush,
             upkeep,
             cold: ColdCache::new(limits::COLD_CACHE_BYTES),
+            residency: Residency::default(),
             staged: Vec::new(),
             staged_keys: Vec::new(),
             visible_later: VecDeque::new(),
@@ -272,6 +277,7 @@ impl Shard {
         for &(_, slot) in self.table.topic_slots(topic) {
             let uid = self.table.get(slot).uid;
             self.queue_readers.forget(uid);
+            self.queue_windows.forget(uid);
             self.cold.forget(ColdSource::Queue(uid));
             // A record staged in this turn is written all the same, without an entry.
             self.staged.retain(|staged| staged.slot != slot);

@@ -67,6 +67,9 @@ impl PullLimits {
     }
 }
 
+/// Records on their way out: mostly one slice.
+pub type Slices = SmallVec<[LogSlice; 2]>;
+
 /// What a pull found.
 #[derive(Clone, Debug)]
 pub struct Pulled {
@@ -79,7 +82,7 @@ pub struct Pulled {
     /// Largest offset + 1 of the queue (0 when there is no queue).
     pub max: QueueOffset,
     /// The records, concatenated.
-    pub slices: SmallVec<[LogSlice; 8]>,
+    pub slices: Slices,
     /// Bytes in `slices`.
     pub bytes: u32,
     /// Records in `slices`.

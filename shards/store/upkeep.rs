@@ -149,6 +149,7 @@ impl Shard {
     /// nothing is due.
     pub fn tick(&mut self, now: Now) {
         self.upkeep.now = now;
+        self.residency.forget();
         self.start_syncs(now);
         self.prepare_segments();
         self.index_work(now);

@@ -23,6 +23,6 @@ pub mod socket;
 pub mod spsc;
 
 pub use gather::Gather;
-pub use log_slice::LogSlice;
+pub use log_slice::{LogSlice, MappedRun};
 pub use probe::{ProbeError, probe};
 pub use receive_buffers::Lent;

@@ -503,6 +503,8 @@ mod tests {
         assert_eq!(map.read(&mut buf, 8_000).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
         let mut out = vec![1];
         assert!(slice.copy_into(&mut out).is_err());
+        let runs = [(0, 5), (8_000, 5)].map(|(offset, len)| crate::MappedRun { offset, len });
+        assert!(crate::LogSlice::of_runs(map, &runs).copy_into(&mut out).is_err());
         assert_eq!(out, [1]);
         assert!(file.map(0).unwrap().is_empty());
     }

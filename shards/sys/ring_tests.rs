@@ -1,10 +1,10 @@
 //! The ring against real sockets and files.
 
 use super::*;
-use crate::LogSlice;
 use crate::disk::{Disk, OpenMode};
 use crate::event_fd::EventFd;
 use crate::real_disk::RealDisk;
+use crate::{LogSlice, MappedRun};
 use std::io::{IoSlice, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Instant;
@@ -105,8 +105,14 @@ fn a_send_gathers_bytes_and_slices_and_waits_for_the_reader() {
     gather.slice(LogSlice::Mapped { map: map.clone(), offset: 1_000, len: 7_000_000 });
     gather.bytes().extend_from_slice(b"middle");
     gather.slice(LogSlice::Heap(vec![9; 100_000].into()));
-    gather.slice(LogSlice::Mapped { map, offset: 0, len: 1 });
+    let runs = [(5_000, 700), (6_000, 1), (100, 64), (7_999_000, 1_000)];
+    let runs = runs.map(|(offset, len)| MappedRun { offset, len });
+    gather.slice(LogSlice::of_runs(map.clone(), &runs));
+    gather.slice(LogSlice::of_runs(map, &[MappedRun { offset: 0, len: 1 }]));
     let expected = gather.to_vec().unwrap();
+    let at = expected.len() - 1_766;
+    assert!(expected[at..at + 701] == [&content[5_000..5_700], &content[6_000..6_001]].concat());
+    assert!(expected[at + 701..at + 765] == content[100..164]);
     let mut ring = ring();
     ring.send(3, server.as_raw_fd(), gather, 0).unwrap();
     ring.enter(None).unwrap();

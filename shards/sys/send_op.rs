@@ -3,8 +3,9 @@
 //! Invariant: between `prepare` and `finish` nothing in it changes or moves (it is boxed, and its buffers are its own),
 //! so the pointers handed to the kernel stay good.
 
-use crate::LogSlice;
+use crate::disk::Mapping;
 use crate::gather::Gather;
+use crate::{LogSlice, MappedRun};
 use io_uring::{opcode, squeue, types::Fd};
 
 /// Parts that one call takes (the kernel's UIO_MAXIOV).
@@ -48,6 +49,7 @@ impl SendOp {
         }
         self.vectors.clear();
         gather_vectors(bytes, slices, from, &mut self.vectors);
+        fetch_ahead(&self.vectors);
         self.header.msg_iov = self.vectors.as_mut_ptr();
         self.header.msg_iovlen = self.vectors.len() as _;
         Prepared::Vectored(&raw const self.header)
@@ -87,12 +89,40 @@ fn gather_vectors(bytes: &[u8], slices: &[(usize, LogSlice)], skip: usize, vecto
         match slice {
             LogSlice::Heap(heap) => push(heap.as_ptr(), heap.len()),
             LogSlice::Mapped { map, offset, len } => {
-                assert!(offset.checked_add(u64::from(*len)).is_some_and(|end| end <= map.len()), "inside the mapping");
-                push(map.as_ptr().wrapping_add(*offset as usize), *len as usize);
+                let start = inside(&**map, MappedRun { offset: *offset, len: *len });
+                push(start, *len as usize);
+            }
+            LogSlice::Scattered { map, runs, .. } => {
+                for run in runs {
+                    push(inside(&**map, *run), run.len as usize);
+                }
             }
         }
     }
     push(bytes[from..].as_ptr(), bytes.len() - from);
+}
+
+/// Where a range begins, which must lie within the mapping.
+fn inside(map: &dyn Mapping, run: MappedRun) -> *const u8 {
+    assert!(run.offset.checked_add(u64::from(run.len)).is_some_and(|end| end <= map.len()), "inside the mapping");
+    map.as_ptr().wrapping_add(run.offset as usize)
+}
+
+/// Has the processor fetch bytes that the kernel is about to copy. The records of one queue lie apart in the log, and the
+/// kernel's copy waits for memory at the start of each; fetched ahead they come side by side. No more than its cache keeps.
+fn fetch_ahead(vectors: &[libc::iovec]) {
+    const MOST_BYTES: usize = 256 << 10;
+    let mut left = MOST_BYTES;
+    for vector in vectors {
+        let bytes = vector.iov_len.min(left);
+        left -= bytes;
+        #[cfg(target_arch = "x86_64")]
+        for at in (0..bytes).step_by(64) {
+            use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+            // SAFETY: a hint. It reads nothing, and never faults whatever the address is.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(vector.iov_base.cast::<i8>().wrapping_add(at)) }
+        }
+    }
 }
 
 #[cfg(test)]

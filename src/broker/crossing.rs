@@ -434,10 +434,20 @@ impl Answers<'_> {
     /// Writes an answer: `write` appends its frame up to the slices, which are the rest of its body. Nothing is written for a
     /// oneway request or a connection that is gone.
     pub fn reply(&mut self, to: &ReplyTo, slices: &[LogSlice], write: impl FnOnce(&mut Vec<u8>)) {
+        self.reply_with(to, slices.iter().cloned(), write);
+    }
+
+    /// As [`Answers::reply`], with slices that are handed over.
+    pub fn reply_with(
+        &mut self,
+        to: &ReplyTo,
+        slices: impl IntoIterator<Item = LogSlice>,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) {
         if to.conn.core != self.lanes.own {
             let batch = self.lanes.replies(to.conn.core);
             if to.oneway {
-                batch.add(to.conn, to.settles(), &[], |_| {});
+                batch.add(to.conn, to.settles(), [], |_| {});
             } else {
                 batch.add(to.conn, to.settles(), slices, write);
             }
@@ -447,7 +457,7 @@ impl Answers<'_> {
             && let Some(out) = self.cx.output(to.conn)
         {
             write(out.bytes());
-            slices.iter().for_each(|slice| out.slice(slice.clone()));
+            slices.into_iter().for_each(|slice| out.slice(slice));
         }
         self.settle_own(to.conn, to.settles());
     }
@@ -455,7 +465,7 @@ impl Answers<'_> {
     /// Ends a request without an answer (it is held now, or was oneway).
     pub fn settle(&mut self, to: &ReplyTo) {
         if to.conn.core != self.lanes.own {
-            self.lanes.replies(to.conn.core).add(to.conn, to.settles(), &[], |_| {});
+            self.lanes.replies(to.conn.core).add(to.conn, to.settles(), [], |_| {});
         } else {
             self.settle_own(to.conn, to.settles());
         }
@@ -575,12 +585,12 @@ impl ReplyBatch {
         &mut self,
         conn: ConnectionId,
         settles: Option<u32>,
-        slices: &[LogSlice],
+        slices: impl IntoIterator<Item = LogSlice>,
         write: impl FnOnce(&mut Vec<u8>),
     ) {
         let (bytes_from, slices_from) = (self.bytes.len() as u32, self.slices.len() as u32);
         write(&mut self.bytes);
-        self.slices.extend_from_slice(slices);
+        self.slices.extend(slices);
         let (bytes_to, slices_to) = (self.bytes.len() as u32, self.slices.len() as u32);
         self.entries.push(ReplyEntry { conn, bytes: bytes_from..bytes_to, slices: slices_from..slices_to, settles });
     }

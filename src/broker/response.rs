@@ -17,8 +17,7 @@ use message::ids::OffsetIdPrefix;
 use remoting::command::REMARK_NOT_SET;
 use remoting::reply::{self, PopReply, PullReply, SendReply};
 use remoting::{Command, ResponseCode};
-use store::{Bounds, GetStatus, Pulled};
-use sys::LogSlice;
+use store::{Bounds, GetStatus, Pulled, Slices};
 
 /// What every answer to a send says of the broker.
 #[derive(Clone, Debug)]
@@ -114,13 +113,15 @@ pub fn pull_code(status: GetStatus, offset: i64) -> ResponseCode {
 }
 
 /// Answers a pull with what the queue gave.
-pub fn pull(answers: &mut Answers<'_>, to: &ReplyTo, work: &PullWork, code: ResponseCode, pulled: &Pulled) {
+pub fn pull(answers: &mut Answers<'_>, to: &ReplyTo, work: &PullWork, code: ResponseCode, pulled: Pulled) {
     let bounds = Bounds { min: pulled.min, max: pulled.max };
     let header = pull_header(work, code, pulled.status.name(), pulled.next_begin.to_i64(), bounds);
     // Nothing but records found is a body: a step that ends otherwise hands out no slices.
-    let slices: &[LogSlice] = if code == ResponseCode::Success { &pulled.slices } else { &[] };
-    let body_len = if code == ResponseCode::Success { pulled.bytes as usize } else { 0 };
-    answers.reply(to, slices, |out| reply::pull(out, to.form, to.opaque, &header, body_len));
+    let (slices, body_len) = match code {
+        ResponseCode::Success => (pulled.slices, pulled.bytes as usize),
+        _ => (Slices::new(), 0),
+    };
+    answers.reply_with(to, slices, |out| reply::pull(out, to.form, to.opaque, &header, body_len));
 }
 
 /// Answers a pull with a server-side reset: go on at `offset`.

@@ -426,7 +426,7 @@ impl ShardHost {
                 }
                 let code = seen_from_asked(&work, code, &mut pulled);
                 hosted.traffic.got(u64::from(pulled.count), u64::from(pulled.bytes));
-                response::pull(answers, &to, &work, code, &pulled);
+                response::pull(answers, &to, &work, code, pulled);
             }
             ReadStep::Missing(missing) => {
                 hosted.traffic.cold_reads += 1;
@@ -462,7 +462,7 @@ impl ShardHost {
         let slices = SmallVec::new();
         let last_offset = PhysicalOffset(0);
         let nothing = Pulled { status, next_begin, min, max, slices, bytes: 0, count: 0, behind_bytes: 0, last_offset };
-        response::pull(answers, to, work, ResponseCode::PullRetryImmediately, &nothing);
+        response::pull(answers, to, work, ResponseCode::PullRetryImmediately, nothing);
     }
 
     /// Holds a pull that found nothing; one that asks the messages goes on behind those that it has asked.
@@ -477,7 +477,7 @@ impl ShardHost {
             Some(held) => {
                 let mut pulled = pulled;
                 let code = seen_from_asked(&held.work, ResponseCode::PullNotFound, &mut pulled);
-                response::pull(answers, &to, &held.work, code, &pulled);
+                response::pull(answers, &to, &held.work, code, pulled);
             }
         }
     }

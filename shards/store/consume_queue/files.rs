@@ -14,7 +14,8 @@ use foldhash::HashMap;
 use sys::disk::{Disk, DiskFile, OpenMode};
 
 use super::entry::{ENTRY_BYTES, Entry};
-use super::table::{QueueTable, Slot};
+use super::table::{Queue, QueueTable, Slot};
+use super::windows::{EntryWindows, window_of};
 use crate::cold_cache::ColdCache;
 use crate::layout::offset_file_name;
 use crate::step::{ColdSource, Missing, MissingRange, ReadStep};
@@ -107,6 +108,7 @@ pub(crate) struct EntryReader<'a> {
     pub(crate) disk: &'a dyn Disk,
     pub(crate) files: &'a QueueFiles,
     pub(crate) cache: &'a mut FileCache,
+    pub(crate) windows: &'a mut EntryWindows,
     pub(crate) cold: &'a mut ColdCache,
 }
 
@@ -126,6 +128,11 @@ pub(crate) fn read_entries(
         return ReadStep::Ready(());
     }
     if from < queue.first || from >= queue.tail_start() {
+        return ReadStep::Ready(());
+    }
+    let (first, end) = window_of(from, reader.files.entries_per_file());
+    if let Some(entries) = reader.windows.get(queue.uid, first, from, max) {
+        out.extend_from_slice(entries);
         return ReadStep::Ready(());
     }
     let entry = ENTRY_BYTES as u64;
@@ -148,6 +155,11 @@ pub(crate) fn read_entries(
         Err(error) if error.kind() == io::ErrorKind::NotFound => return ReadStep::Ready(()),
         Err(error) => return ReadStep::Failed(error.into()),
     };
+    if end <= queue.tail_start() && read_window(reader, queue, &*file, first, end) {
+        let entries = reader.windows.get(queue.uid, first, from, max);
+        out.extend_from_slice(entries.expect("the window was read"));
+        return ReadStep::Ready(());
+    }
     let mut bytes = vec![0; (count * entry) as usize];
     match file.read_at_resident(&mut bytes, position) {
         Ok(Some(read)) if read >= ENTRY_BYTES => {
@@ -164,6 +176,21 @@ pub(crate) fn read_entries(
         }
         Err(error) => ReadStep::Failed(error.into()),
     }
+}
+
+/// Reads the entries `first..end`, which lie in `file`, as a window. Whether all of them were in memory; an error is left to
+/// the read of what was asked for.
+fn read_window(reader: &mut EntryReader<'_>, queue: &Queue, file: &dyn DiskFile, first: u64, end: u64) -> bool {
+    let entry = ENTRY_BYTES as u64;
+    let mut bytes = vec![0; ((end - first) * entry) as usize];
+    let position = first * entry - reader.files.file_of(first);
+    if !matches!(file.read_at_resident(&mut bytes, position), Ok(Some(read)) if read == bytes.len()) {
+        return false;
+    }
+    let mut entries = Vec::with_capacity((end - first) as usize);
+    decode_into(&bytes, end - first, &mut entries);
+    reader.windows.insert(queue.uid, first, entries.into());
+    true
 }
 
 fn decode_into(bytes: &[u8], count: u64, out: &mut Vec<Entry>) {

@@ -10,8 +10,7 @@ use crate::work::MessageFilter;
 use reactor::CoreId;
 use smallvec::SmallVec;
 use std::sync::Arc;
-use store::ShardId;
-use sys::LogSlice;
+use store::{ShardId, Slices};
 
 /// A request to the POP service of a shard.
 #[derive(Debug)]
@@ -109,7 +108,7 @@ pub struct PopFound {
     /// `orderCountInfo`.
     pub counts: String,
     /// The records.
-    pub slices: SmallVec<[LogSlice; 8]>,
+    pub slices: Slices,
     /// Bytes in `slices`.
     pub bytes: u32,
     /// Records in `slices`.

@@ -19,7 +19,7 @@ use message::record::{self, RecordFields, RecordView};
 use remoting::ResponseCode;
 use smallvec::SmallVec;
 use std::sync::Arc;
-use store::{Bounds, Missing, PullLimits, ReadStep};
+use store::{Bounds, Missing, PullLimits, ReadStep, Slices};
 use sys::LogSlice;
 
 /// Entries of a queue that one visit looks at one by one.
@@ -38,7 +38,7 @@ enum Visit {
 /// Messages of one queue.
 pub(super) struct Batch {
     pub(super) offsets: SmallVec<[u64; MAX_MESSAGES]>,
-    slices: SmallVec<[LogSlice; 8]>,
+    slices: Slices,
     bytes: u32,
     next: u64,
 }
@@ -309,7 +309,7 @@ impl Running {
             ReadStep::Missing(missing) => return ReadStep::Missing(missing),
             ReadStep::Failed(error) => return ReadStep::Failed(error),
         };
-        let mut batch = Batch { offsets: SmallVec::new(), slices: SmallVec::new(), bytes: 0, next: end.max(start) };
+        let mut batch = Batch { offsets: SmallVec::new(), slices: Slices::new(), bytes: 0, next: end.max(start) };
         let mut bytes = Vec::new();
         let revive_queue = run.revive_queue % self.book.revive_queues();
         for entry in &entries {
