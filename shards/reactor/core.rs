@@ -14,6 +14,7 @@ use crate::limits::Limits;
 use crate::listeners::Listeners;
 use crate::mail::Mail;
 use crate::service::{CoreId, Drain, Now, Service, Token};
+use crate::spin::Spin;
 use crate::timers::Timers;
 use std::collections::VecDeque;
 use std::io;
@@ -62,8 +63,7 @@ pub(crate) struct Core<S: Service> {
     /// Since when the core is to stop.
     stopping_us: Option<u64>,
     done: Arc<[AtomicBool]>,
-    /// Messages were given or posted in this turn.
-    talked: bool,
+    spin: Spin,
 }
 
 impl<S: Service> Core<S> {
@@ -91,10 +91,10 @@ impl<S: Service> Core<S> {
             timers: Timers::default(),
             results: VecDeque::new(),
             commands: Vec::new(),
+            spin: Spin::new(limits.spin_us),
             limits,
             stopping_us: None,
             done,
-            talked: false,
         })
     }
 
@@ -157,7 +157,7 @@ impl<S: Service> Core<S> {
             // Before the sender can see that its message was taken: else it might end while this core still needs it.
             self.done[self.cx.core().0 as usize].store(false, Ordering::Release);
         }
-        self.talked = self.mail.give(&mut self.service, &mut self.cx, clock_now);
+        self.mail.give(&mut self.service, &mut self.cx, clock_now);
         let mut injected = std::mem::take(&mut self.injected);
         self.injector.take(&mut injected);
         for item in injected.drain(..) {
@@ -211,7 +211,7 @@ impl<S: Service> Core<S> {
         }
         self.commands = commands;
         self.connections.send_outputs(&mut self.cx);
-        self.talked |= self.mail.publish(&mut self.cx);
+        self.mail.publish(&mut self.cx);
     }
 
     fn sync(&mut self, file: Arc<dyn DiskFile>, token: Token) {
@@ -275,8 +275,15 @@ impl<S: Service> Core<S> {
     /// The one call of a turn.
     fn sleep_or_go_on(&mut self) -> io::Result<()> {
         let wait = self.wait_us();
-        if wait == 0 || self.spin_finds_work() {
+        if wait == 0 {
             return self.connections.ring.enter(None);
+        }
+        let since_us = clock::monotonic_us();
+        if self.spin.is_worthwhile() {
+            self.connections.ring.enter(None)?;
+            if self.finds_work(since_us, wait.min(self.limits.spin_us)) || wait <= self.limits.spin_us {
+                return self.connections.ring.enter(None);
+            }
         }
         self.injector.wake.before_sleep();
         if self.mail.has_arrived() || self.injector.is_filled() {
@@ -286,6 +293,7 @@ impl<S: Service> Core<S> {
         self.cx.counters_mut().sleeps += 1;
         let result = self.connections.ring.enter(Some(Duration::from_micros(wait)));
         self.injector.wake.awake();
+        self.spin.slept(clock::monotonic_us() - since_us);
         result
     }
 
@@ -311,20 +319,17 @@ impl<S: Service> Core<S> {
         if refused { wait.min(RETRY_US) } else { wait }
     }
 
-    /// After a turn that talked to other cores, an answer is likely within less than what a sleep and a wake-up cost.
-    fn spin_finds_work(&mut self) -> bool {
-        if !self.talked || self.limits.spin_us == 0 || self.cx.cores() < 2 {
-            return false;
-        }
-        if self.connections.ring.enter(None).is_err() {
-            return true;
-        }
-        let end_us = clock::monotonic_us() + self.limits.spin_us;
+    /// Looks for work until `since_us + limit_us`. Whether there is some.
+    fn finds_work(&mut self, since_us: u64, limit_us: u64) -> bool {
         loop {
-            if self.mail.has_arrived() || self.injector.is_filled() || self.connections.ring.has_completions() {
+            let found = self.mail.has_arrived() || self.injector.is_filled() || self.connections.ring.has_completions();
+            let waited_us = clock::monotonic_us() - since_us;
+            if found {
+                self.spin.found(waited_us);
                 return true;
             }
-            if clock::monotonic_us() >= end_us {
+            if waited_us >= limit_us {
+                self.spin.in_vain();
                 return false;
             }
             std::hint::spin_loop();

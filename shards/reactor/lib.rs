@@ -15,6 +15,7 @@ pub mod outgoing;
 
 mod core;
 pub mod engine;
+mod spin;
 
 mod listeners;
 

@@ -51,7 +51,8 @@ pub struct Limits {
     pub accept_retry_ms: u64,
     /// How long a stop may take. Then: the cores end with what was not drained.
     pub stop_ms: u64,
-    /// How long a core that just talked to another one looks for an answer before it sleeps. A wake-up costs more.
+    /// How long a core looks for work before it sleeps, when its last wait was no longer: a sleep and a wake-up cost more.
+    /// A client that waits for each answer comes back within it.
     pub spin_us: u64,
     /// Send buffers kept for use by any connection, and the largest one kept. Beyond: freed.
     pub spare_buffers: usize,
@@ -81,7 +82,7 @@ impl Default for Limits {
             close_flush_ms: 5_000,
             accept_retry_ms: 100,
             stop_ms: 10_000,
-            spin_us: 20,
+            spin_us: 30,
             spare_buffers: 64,
             spare_buffer_bytes: 256 << 10,
         }

@@ -57,14 +57,13 @@ impl<M: Send> Mail<M> {
         }
     }
 
-    /// Gives the messages that have arrived, at a time (`clock`) that is read when they are all taken out. Whether there were any.
+    /// Gives the messages that have arrived, at a time (`clock`) that is read when they are all taken out.
     pub(crate) fn give<S: Service<Message = M>>(
         &mut self,
         service: &mut S,
         cx: &mut Context<M>,
         clock: impl FnOnce() -> Now,
-    ) -> bool {
-        let mut any = !self.own.is_empty();
+    ) {
         // Those that the service posts to itself meanwhile are in the context, so this ends.
         while let Some(message) = self.own.pop_front() {
             service.message(cx, Some(self.core), message);
@@ -76,18 +75,15 @@ impl<M: Send> Mail<M> {
             incoming.release();
         }
         if !self.taken.is_empty() {
-            any = true;
             cx.set_now(clock());
         }
         for (from, message) in self.taken.drain(..) {
             service.message(cx, Some(from), message);
         }
-        any
     }
 
-    /// Shows the turn's messages to their cores and wakes those that sleep. Whether there were any for others.
-    pub(crate) fn publish(&mut self, cx: &mut Context<M>) -> bool {
-        let mut any = false;
+    /// Shows the turn's messages to their cores and wakes those that sleep.
+    pub(crate) fn publish(&mut self, cx: &mut Context<M>) {
         for to in 0..self.outgoing.len() {
             let outbox = cx.outbox(CoreId(to as u16));
             let Some(outgoing) = self.outgoing[to].as_mut() else {
@@ -99,12 +95,10 @@ impl<M: Send> Mail<M> {
                 assert!(outgoing.push(message).is_ok(), "its room was told");
             }
             if outgoing.publish() {
-                any = true;
                 cx.counters_mut().posted += count as u64;
                 cx.counters_mut().wakeups += u64::from(self.peers[to].wake.after_publish());
             }
         }
-        any
     }
 
     /// Whether messages are there to be given.
