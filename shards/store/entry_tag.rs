@@ -6,12 +6,21 @@
 //! hashes have 32 bits, times do not fit them. Pure.
 
 use message::names;
-use message::properties::{find, name};
+use message::properties::{find, find_each, name};
 
 use crate::index::RecordKeys;
 
 /// `TIMER_OUT_MS` is at most this far before the time that was asked for, in ms: the largest `timerPrecisionMs`.
 const LARGEST_PRECISION_MS: i64 = 60_000;
+
+/// What says when a record of the timers' topic is due.
+const TIMER_NAMES: [&[u8]; 5] = [
+    name::TIMER_OUT_MS,
+    name::TIMER_DELAY_SEC,
+    name::TIMER_DELAY_MS,
+    name::TIMER_DELIVER_MS,
+    name::TIMER_DELETE_UNIQUE_KEY,
+];
 
 /// The tag value of a record. `found` is what its properties hold, `level_ms` the delay of each level.
 pub(crate) fn of_record(
@@ -43,15 +52,16 @@ fn level_due(properties: &[u8], store_ms: i64, level_ms: &[i64]) -> Option<i64> 
 /// The tag value of a record of the timers' topic, from its properties and store time; `None` when it has no time.
 #[must_use]
 pub fn timer_due(properties: &[u8], store_ms: i64) -> Option<i64> {
-    let out_ms = number(find(properties, name::TIMER_OUT_MS)?)?;
-    let exact = if let Some(text) = find(properties, name::TIMER_DELAY_SEC) {
+    let [out, delay_sec, delay_ms, deliver_ms, cancels] = find_each(properties, TIMER_NAMES);
+    let out_ms = number(out?)?;
+    let exact = if let Some(text) = delay_sec {
         number(text).and_then(|seconds| seconds.checked_mul(1_000)?.checked_add(store_ms))
-    } else if let Some(text) = find(properties, name::TIMER_DELAY_MS) {
+    } else if let Some(text) = delay_ms {
         number(text).and_then(|delay_ms| delay_ms.checked_add(store_ms))
     } else {
-        find(properties, name::TIMER_DELIVER_MS).and_then(number)
+        deliver_ms.and_then(number)
     };
-    if find(properties, name::TIMER_DELETE_UNIQUE_KEY).is_some() {
+    if cancels.is_some() {
         // Before all messages of its tick, whatever was asked for.
         return out_ms.checked_neg().filter(|&due_ms| i32::try_from(due_ms).is_err());
     }

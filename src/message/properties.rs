@@ -131,6 +131,18 @@ pub fn find<'a>(text: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     pairs(text).filter(|(key, _)| *key == name).last().map(|(_, value)| value)
 }
 
+/// The values of several names, found in one pass; as [`find`] gives each.
+#[must_use]
+pub fn find_each<'a, const N: usize>(text: &'a [u8], names: [&[u8]; N]) -> [Option<&'a [u8]>; N] {
+    let mut found = [None; N];
+    for (key, value) in pairs(text) {
+        if let Some(at) = names.iter().position(|name| *name == key) {
+            found[at] = Some(value);
+        }
+    }
+    found
+}
+
 /// What a broker adds to each message that is sent alone.
 #[derive(Clone, Copy, Debug)]
 pub struct SendStamp<'a> {

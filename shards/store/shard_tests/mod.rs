@@ -7,5 +7,6 @@ mod damage;
 mod flow;
 mod java;
 mod light;
+mod look_ahead;
 mod mutants;
 mod rig;

@@ -17,9 +17,9 @@ use std::sync::Arc;
 pub fn handle_of(waiting: &Waiting, topic: &[u8], broker: &str, unique_id: &[u8]) -> String {
     match waiting.timer_out_ms {
         Some(out_ms) if !names::is_retry_topic(topic) => {
-            let time = (out_ms + 1).to_string();
-            let parts: [&[u8]; 5] = [VERSION, topic, broker.as_bytes(), time.as_bytes(), unique_id];
-            encode(&parts.join(&b' '))
+            let mut time = itoa::Buffer::new();
+            let time = time.format(out_ms.saturating_add(1)).as_bytes();
+            encode(&[VERSION, topic, broker.as_bytes(), time, unique_id].join(&b' '))
         }
         _ => String::new(),
     }
@@ -120,15 +120,20 @@ pub fn parse(handle: &[u8]) -> Option<Handle> {
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 fn encode(bytes: &[u8]) -> String {
-    let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for chunk in bytes.chunks(3) {
-        let bits = chunk.iter().fold(0u32, |bits, &byte| bits << 8 | u32::from(byte)) << (8 * (3 - chunk.len()));
-        for digit in 0..4 {
-            let value = bits >> (18 - 6 * digit) & 63;
-            out.push(if digit <= chunk.len() { char::from(ALPHABET[value as usize]) } else { '=' });
-        }
+    let mut out = Vec::with_capacity(bytes.len().div_ceil(3) * 4);
+    let (whole, rest) = bytes.as_chunks::<3>();
+    whole.iter().for_each(|&[a, b, c]| out.extend_from_slice(&digits([a, b, c])));
+    match *rest {
+        [a] => out.extend_from_slice(&[&digits([a, 0, 0])[..2], b"=="].concat()),
+        [a, b] => out.extend_from_slice(&[&digits([a, b, 0])[..3], b"="].concat()),
+        _ => {}
     }
-    out
+    String::from_utf8(out).expect("digits of base64 are ASCII")
+}
+
+fn digits([a, b, c]: [u8; 3]) -> [u8; 4] {
+    let bits = u32::from_be_bytes([0, a, b, c]);
+    [18, 12, 6, 0].map(|shift| ALPHABET[(bits >> shift & 63) as usize])
 }
 
 /// Reads the URL form of base64, with its padding or without; `None` when it is something else.

@@ -6,7 +6,7 @@
 use crate::services::progress::source_mark;
 use crate::services::{ServiceTicket, ShardContext, Waiter};
 use message::names;
-use message::properties::{PropertiesSource, find, name};
+use message::properties::{PropertiesSource, find_each, name};
 use message::record::{RecordFields, RecordView};
 use store::AppendError;
 
@@ -21,14 +21,14 @@ pub enum Delivery {
     Later(String),
 }
 
-/// Puts the record that `record` waited to become. `properties` are the ones it gets; `ticket` is told when it is stored.
+/// Puts the record that `record` waited to become. `properties` are the ones it gets, all of its own among them; `ticket` is told when it is stored.
 pub fn deliver(
     cx: &mut ShardContext<'_, '_>,
     record: &RecordView<'_>,
     properties: PropertiesSource<'_>,
     ticket: ServiceTicket,
 ) -> Delivery {
-    let (topic, queue_id) = match destination(record) {
+    let (topic, queue_id) = match destination(&properties) {
         Ok(found) => found,
         Err(reason) => return Delivery::Dropped(reason.into()),
     };
@@ -50,10 +50,15 @@ pub fn deliver(
     }
 }
 
-/// Topic and queue that a waiting record is for.
-fn destination<'a>(record: &RecordView<'a>) -> Result<(&'a [u8], u32), &'static str> {
-    let topic = find(record.properties(), name::REAL_TOPIC).ok_or("it does not say for which topic it is")?;
-    let queue_id = find(record.properties(), name::REAL_QUEUE_ID)
+/// Topic and queue that a record with these properties is for.
+fn destination<'a>(properties: &PropertiesSource<'a>) -> Result<(&'a [u8], u32), &'static str> {
+    const NAMES: [&[u8]; 2] = [name::REAL_TOPIC, name::REAL_QUEUE_ID];
+    let [topic, queue_id] = match properties {
+        PropertiesSource::Text(text) => find_each(text, NAMES),
+        PropertiesSource::List(_) => NAMES.map(|name| properties.find(name)),
+    };
+    let topic = topic.ok_or("it does not say for which topic it is")?;
+    let queue_id = queue_id
         .and_then(|text| std::str::from_utf8(text).ok()?.parse::<i32>().ok())
         .and_then(|id| u32::try_from(id).ok())
         .ok_or("it does not say for which queue it is")?;

@@ -133,9 +133,13 @@ impl ShardHost {
             if self.hosted[at].stored.is_empty() {
                 return;
             }
-            for (ticket, stored) in std::mem::take(&mut self.hosted[at].stored) {
+            let mut told = std::mem::take(&mut self.hosted[at].stored);
+            for (ticket, stored) in told.drain(..) {
                 self.with_services(answers, at, |services, cx| services.stored(cx, ticket, stored));
             }
+            // The list is kept for its memory.
+            told.append(&mut self.hosted[at].stored);
+            self.hosted[at].stored = told;
         }
         self.write(answers, at);
     }

@@ -4,6 +4,7 @@
 //! order of the queue; [`LevelQueue::done`] never passes a message that is not stored, and never falls. Bounded: at most
 //! [`AHEAD`] entries read and [`IN_FLIGHT`] deliveries under way.
 
+use message::PhysicalOffset;
 use std::collections::VecDeque;
 use store::QueueEntry;
 
@@ -59,14 +60,21 @@ impl LevelQueue {
             return Next::Nothing;
         }
         match self.ahead.front() {
-            // Further ahead than the level reaches: the clock was set back, or the levels were changed. Then, as in Java, now.
-            Some(entry) if entry.tag <= now_ms || entry.tag > now_ms.saturating_add(self.delay_ms) => {
-                Next::Deliver(*entry)
-            }
+            Some(entry) if self.is_due(entry, now_ms) => Next::Deliver(*entry),
             Some(entry) => Next::Wait(entry.tag),
             None if self.more => Next::Read(self.next),
             None => Next::Nothing,
         }
+    }
+
+    /// Where the first message and those behind it lie, as far as they are due too.
+    pub fn due(&self, now_ms: i64) -> impl Iterator<Item = PhysicalOffset> {
+        self.ahead.iter().take_while(move |entry| self.is_due(entry, now_ms)).map(|entry| entry.offset)
+    }
+
+    /// Further ahead than the level reaches: the clock was set back, or the levels were changed. Then, as in Java, now.
+    fn is_due(&self, entry: &QueueEntry, now_ms: i64) -> bool {
+        entry.tag <= now_ms || entry.tag > now_ms.saturating_add(self.delay_ms)
     }
 
     /// There are new messages.
@@ -122,7 +130,7 @@ impl LevelQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use message::{PhysicalOffset, QueueOffset};
+    use message::QueueOffset;
     use proptest::prelude::*;
 
     fn entry(queue_offset: u64, due_ms: i64) -> QueueEntry {

@@ -16,7 +16,7 @@ use message::{QueueOffset, names};
 use reactor::Now;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use store::{Missing, QueueEntry, ReadStep};
+use store::{LookAhead, Missing, QueueEntry, ReadStep};
 
 /// Deliveries of one turn, over all levels.
 const TURN_RECORDS: usize = 256;
@@ -50,6 +50,7 @@ pub struct Schedule {
     delivered: HashSet<u64>,
     due_us: Option<u64>,
     entries: Vec<QueueEntry>,
+    ahead: LookAhead,
 }
 
 #[derive(Debug)]
@@ -78,11 +79,12 @@ impl Schedule {
     /// Does what is due of a level.
     fn run_level(&mut self, cx: &mut ShardContext<'_, '_>, at: usize, budget: &mut Budget) -> Pause {
         let queue_id = self.first_queue + at as u32;
+        let now_ms = cx.now().wall_ms;
         loop {
             if self.levels[at].parked {
                 return Pause::Told;
             }
-            match self.levels[at].queue.next(cx.now().wall_ms) {
+            match self.levels[at].queue.next(now_ms) {
                 Next::Nothing => return Pause::Told,
                 Next::Wait(due_ms) => return Pause::Until(due_ms),
                 Next::Read(from) => {
@@ -99,8 +101,13 @@ impl Schedule {
                     }
                 }
                 Next::Deliver(_) if budget.records == 0 || budget.bytes == 0 => return Pause::Budget,
-                Next::Deliver(entry) if self.delivered.remove(&entry.offset.0) => self.levels[at].queue.passed(),
+                Next::Deliver(entry) if !self.delivered.is_empty() && self.delivered.remove(&entry.offset.0) => {
+                    self.levels[at].queue.passed()
+                }
                 Next::Deliver(entry) => {
+                    if !self.ahead.reaches(entry.offset) {
+                        cx.shard.look_ahead(self.levels[at].queue.due(now_ms), &mut self.ahead);
+                    }
                     if let Some(pause) = self.deliver(cx, at, &entry, budget) {
                         return pause;
                     }
@@ -117,7 +124,11 @@ impl Schedule {
         entry: &QueueEntry,
         budget: &mut Budget,
     ) -> Option<Pause> {
-        let level = &mut self.levels[at];
+        let Self { levels, ahead, .. } = self;
+        let level = &mut levels[at];
+        if let Some(record) = ahead.record(entry.offset) {
+            return deliver_record(cx, level, at, entry, &record, budget);
+        }
         let bytes = match cx.record_at(entry.offset) {
             ReadStep::Ready(bytes) => bytes,
             ReadStep::Missing(missing) => return Some(self.park(cx, at, missing)),
@@ -128,30 +139,9 @@ impl Schedule {
             }
             ReadStep::Failed(_) => None,
         };
-        level.failed_reads = 0;
-        let record = bytes.as_deref().and_then(|bytes| RecordView::parse(bytes).ok());
-        let Some(record) = record.filter(|record| record.topic() == names::SCHEDULE_TOPIC) else {
-            log_drop(cx, "delayed", entry.offset, "its record is gone");
-            level.queue.passed();
-            return None;
-        };
-        let ticket = ServiceTicket { kind: ServiceKind::Schedule, token: token(at, entry.queue_offset.0) };
-        match deliver(cx, &record, PropertiesSource::Text(record.properties()), ticket) {
-            Delivery::Put => {
-                level.queue.started();
-                budget.records -= 1;
-                budget.bytes = budget.bytes.saturating_sub(entry.size as usize);
-                None
-            }
-            Delivery::Dropped(reason) => {
-                log_drop(cx, "delayed", entry.offset, &reason);
-                level.queue.passed();
-                None
-            }
-            Delivery::Later(reason) => {
-                tracing::debug!(shard = cx.id.0, reason, "a delayed message is delivered later");
-                Some(Pause::Retry)
-            }
+        match bytes.as_deref().and_then(|bytes| RecordView::parse(bytes).ok()) {
+            Some(record) => deliver_record(cx, level, at, entry, &record, budget),
+            None => pass(cx, level, entry, "its record is gone"),
         }
     }
 
@@ -271,6 +261,43 @@ impl ShardService for Schedule {
         beyond.sort_unstable();
         progress.schedule = ScheduleProgress { delivered, beyond };
     }
+}
+
+/// Starts the delivery of a level's first message; tells why the level is to stop, if it is.
+fn deliver_record(
+    cx: &mut ShardContext<'_, '_>,
+    level: &mut Level,
+    at: usize,
+    entry: &QueueEntry,
+    record: &RecordView<'_>,
+    budget: &mut Budget,
+) -> Option<Pause> {
+    level.failed_reads = 0;
+    if record.topic() != names::SCHEDULE_TOPIC {
+        return pass(cx, level, entry, "its record is gone");
+    }
+    let ticket = ServiceTicket { kind: ServiceKind::Schedule, token: token(at, entry.queue_offset.0) };
+    match deliver(cx, record, PropertiesSource::Text(record.properties()), ticket) {
+        Delivery::Put => {
+            level.queue.started();
+            budget.records -= 1;
+            budget.bytes = budget.bytes.saturating_sub(entry.size as usize);
+            None
+        }
+        Delivery::Dropped(reason) => pass(cx, level, entry, &reason),
+        Delivery::Later(reason) => {
+            tracing::debug!(shard = cx.id.0, reason, "a delayed message is delivered later");
+            Some(Pause::Retry)
+        }
+    }
+}
+
+/// A level's first message can never be delivered.
+fn pass(cx: &ShardContext<'_, '_>, level: &mut Level, entry: &QueueEntry, reason: &str) -> Option<Pause> {
+    log_drop(cx, "delayed", entry.offset, reason);
+    level.failed_reads = 0;
+    level.queue.passed();
+    None
 }
 
 /// Bits of a queue offset in a token; the level is above.

@@ -25,7 +25,7 @@ use reactor::CoreId;
 use recalls::{RecallId, Recalls};
 use remoting::ResponseCode;
 use serde::{Deserialize, Serialize};
-use store::{Missing, QueueEntry, ReadStep};
+use store::{LookAhead, Missing, QueueEntry, ReadStep};
 
 /// Entries read at once.
 const READ_ENTRIES: usize = 1024;
@@ -78,6 +78,9 @@ pub struct Timer {
     failed_reads: u32,
     due_us: Option<u64>,
     entries: Vec<QueueEntry>,
+    /// Taken out because their time has come, in order; empty between turns.
+    due: Vec<Timed>,
+    ahead: LookAhead,
 }
 
 /// A recall that is answered when it is stored.
@@ -105,6 +108,7 @@ const NEAR_MS: i64 = 5_000;
 const RECALL_TAG: &[u8] = b"_RECALL_TAG_";
 
 /// What became of a message whose time has come.
+#[derive(PartialEq)]
 enum Fired {
     /// It is under way, or done.
     Gone,
@@ -152,9 +156,12 @@ impl Timer {
     }
 
     /// A message's time has come.
-    fn fire(&mut self, cx: &mut ShardContext<'_, '_>, timed: Timed, budget: &mut Budget) -> Fired {
-        if self.delivered.remove(&timed.offset.0) {
+    fn fire(&mut self, cx: &mut ShardContext<'_, '_>, timed: Timed, ahead: &LookAhead, budget: &mut Budget) -> Fired {
+        if !self.delivered.is_empty() && self.delivered.remove(&timed.offset.0) {
             return self.finish(timed);
+        }
+        if let Some(record) = ahead.record(timed.offset) {
+            return self.fire_record(cx, timed, &record, budget);
         }
         let bytes = match cx.record_at(timed.offset) {
             ReadStep::Ready(bytes) => bytes,
@@ -170,12 +177,29 @@ impl Timer {
             }
             ReadStep::Failed(_) => None,
         };
+        match bytes.as_deref().and_then(|bytes| RecordView::parse(bytes).ok()) {
+            Some(record) => self.fire_record(cx, timed, &record, budget),
+            None => self.gone(cx, timed),
+        }
+    }
+
+    fn gone(&mut self, cx: &ShardContext<'_, '_>, timed: Timed) -> Fired {
         self.failed_reads = 0;
-        let record = bytes.as_deref().and_then(|bytes| RecordView::parse(bytes).ok());
-        let Some(record) = record.filter(|record| record.topic() == names::TIMER_TOPIC) else {
-            log_drop(cx, "timed", timed.offset, "its record is gone");
-            return self.finish(timed);
-        };
+        log_drop(cx, "timed", timed.offset, "its record is gone");
+        self.finish(timed)
+    }
+
+    fn fire_record(
+        &mut self,
+        cx: &mut ShardContext<'_, '_>,
+        timed: Timed,
+        record: &RecordView<'_>,
+        budget: &mut Budget,
+    ) -> Fired {
+        self.failed_reads = 0;
+        if record.topic() != names::TIMER_TOPIC {
+            return self.gone(cx, timed);
+        }
         if timed.cancels() {
             if let Some(key) = find(record.properties(), name::TIMER_DELETE_UNIQUE_KEY) {
                 // It is done when nothing of its tick can come any more.
@@ -188,7 +212,7 @@ impl Timer {
             tracing::debug!(shard = cx.id.0, offset = timed.offset.0, "a timed message was recalled");
             return self.finish(timed);
         }
-        self.put(cx, timed, &record, budget)
+        self.put(cx, timed, record, budget)
     }
 
     fn put(
@@ -199,8 +223,9 @@ impl Timer {
         budget: &mut Budget,
     ) -> Fired {
         let precision_ms = cx.snapshot.delays.precision_ms;
-        let enqueued = (record.store_timestamp_ms().div_euclid(precision_ms) * precision_ms).to_string();
-        let dequeued = cx.now().wall_ms.to_string();
+        let (mut enqueued, mut dequeued) = (itoa::Buffer::new(), itoa::Buffer::new());
+        let enqueued = enqueued.format(record.store_timestamp_ms().div_euclid(precision_ms) * precision_ms);
+        let dequeued = dequeued.format(cx.now().wall_ms);
         let mut list = PropertyList::parse(record.properties());
         list.put(name::TIMER_ENQUEUE_MS, enqueued.as_bytes());
         list.put(name::TIMER_DEQUEUE_MS, dequeued.as_bytes());
@@ -240,15 +265,45 @@ impl Timer {
             if self.in_flight.len() >= IN_FLIGHT || self.parked.len() >= PARKED {
                 return None;
             }
-            let Some(timed) = self.waiting.pop_due(now.wall_ms) else {
-                return self.waiting.first().map(|first| mono_us(now, first.due_ms));
-            };
-            self.done.start(&timed);
-            if let Fired::Later = self.fire(cx, timed, &mut budget) {
-                self.waiting.push(timed);
+            let most = budget.records.min(IN_FLIGHT - self.in_flight.len());
+            let mut due = std::mem::take(&mut self.due);
+            due.extend(std::iter::from_fn(|| self.waiting.pop_due(now.wall_ms)).take(most));
+            let none_due = due.is_empty();
+            let fired = self.fire_batch(cx, &mut due, &mut budget);
+            due.drain(..).for_each(|timed| self.waiting.push(timed));
+            self.due = due;
+            if fired == Fired::Later {
                 return Some(now.mono_us + RETRY_US);
             }
+            if none_due {
+                return self.waiting.first().map(|first| mono_us(now, first.due_ms));
+            }
         }
+    }
+
+    /// Fires these, in order, as far as the budget goes; what is left in the list was not. Records that lie side by side are
+    /// read at once.
+    fn fire_batch(&mut self, cx: &mut ShardContext<'_, '_>, due: &mut Vec<Timed>, budget: &mut Budget) -> Fired {
+        let mut ahead = std::mem::take(&mut self.ahead);
+        let (mut at, mut fired) = (0, Fired::Gone);
+        while let Some(&timed) = due.get(at)
+            && budget.records > 0
+            && budget.bytes > 0
+            && self.parked.len() < PARKED
+        {
+            if !ahead.reaches(timed.offset) {
+                cx.shard.look_ahead(due[at..].iter().map(|timed| timed.offset), &mut ahead);
+            }
+            self.done.start(&timed);
+            fired = self.fire(cx, timed, &ahead, budget);
+            if fired == Fired::Later {
+                break;
+            }
+            at += 1;
+        }
+        due.drain(..at);
+        self.ahead = ahead;
+        fired
     }
 
     fn finish(&mut self, timed: Timed) -> Fired {

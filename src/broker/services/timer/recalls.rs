@@ -5,7 +5,7 @@
 
 use super::index::Timed;
 use hashbrown::HashMap;
-use message::properties::{find, name};
+use message::properties::{find_each, name};
 use std::collections::BTreeMap;
 
 /// Added to a tick, in ms: a message may become visible a little after its time.
@@ -68,8 +68,8 @@ impl Recalls {
         if self.keys.is_empty() {
             return false;
         }
-        let parts = (find(properties, name::REAL_TOPIC), find(properties, name::UNIQ_KEY));
-        let (Some(topic), Some(id)) = parts else { return false };
+        let parts = find_each(properties, [name::REAL_TOPIC, name::UNIQ_KEY]);
+        let [Some(topic), Some(id)] = parts else { return false };
         self.keys.contains_key(&key(topic, id)[..])
     }
 
