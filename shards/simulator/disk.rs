@@ -442,6 +442,10 @@ impl SimulatedFile {
 }
 
 impl DiskFile for SimulatedFile {
+    fn has_data_from(&self, offset: u64) -> io::Result<bool> {
+        Ok(self.state()?.files[self.file].has_data_from(offset))
+    }
+
     fn len(&self) -> io::Result<u64> {
         Ok(self.state()?.files[self.file].len())
     }

@@ -26,13 +26,22 @@ pub const OPEN_QUEUE_FILES: usize = 512;
 /// entries, so opening its file each time costs nothing beside the write, and descriptors are not tied to idle queues.
 pub const OPEN_QUEUE_WRITERS: usize = 2;
 
-/// Entries of one queue that are kept in memory after they were written: hot readers need no file.
+/// Entries of one queue that are kept in memory after they were written: hot readers need no file. With many queues each keeps
+/// its part of [`TAIL_ENTRIES`], or none when that is less than is worth the memory around it.
 pub const QUEUE_TAIL_ENTRIES: usize = 2048;
+/// The least that a queue keeps.
+pub const QUEUE_TAIL_LEAST: usize = 16;
 /// Entries of all queues that are kept in memory although they were written (24 bytes each).
 pub const TAIL_ENTRIES: usize = 512 << 10;
 /// This many unwritten entries of a shard start a write batch at once.
 pub const QUEUE_BATCH_ENTRIES: usize = 64 << 10;
-/// Unwritten entries older than this are written.
+/// With many queues, this many for each queue that waits: to write one entry costs as much as to write fifty.
+pub const QUEUE_BATCH_ENTRIES_EACH: usize = 32;
+/// But never more than this (24 bytes each, and as much again around them).
+pub const QUEUE_BATCH_ENTRIES_MOST: usize = 1 << 20;
+/// Queues of one batch: a core collects them in half a millisecond, and their files are written in some ten.
+pub const QUEUE_BATCH_QUEUES: usize = 1024;
+/// Without enough unwritten entries for a batch, one is written this often.
 pub const QUEUE_WRITE_AFTER_US: u64 = 1_000_000;
 /// Beyond this many unwritten entries the background is no longer waited for: the next batch is written inline.
 pub const UNWRITTEN_ENTRIES: usize = 8 << 20;
@@ -66,6 +75,8 @@ pub const KEY_QUERY_COUNT: usize = 64;
 pub const CHECKPOINT_INTERVAL_US: u64 = 1_000_000;
 /// A pass over the dirty queues begins after this much log.
 pub const PASS_LOG_BYTES: u64 = 256 << 20;
+/// And this much more for each queue that the pass would write or sync: with 80,000 of them that is what costs.
+pub const PASS_LOG_BYTES_EACH: u64 = 8 << 10;
 /// A pass over the dirty queues begins after this time, if there was any append.
 pub const PASS_INTERVAL_US: u64 = 30_000_000;
 

@@ -60,6 +60,12 @@ impl Tombstones {
         self.table().get(topic).and_then(|ends| ends.get(&shard.0)).copied().map(PhysicalOffset)
     }
 
+    /// The deleted topics.
+    #[must_use]
+    pub fn topics(&self) -> Vec<String> {
+        self.table().keys().cloned().collect()
+    }
+
     /// Records that a topic is deleted up to the end of each shard's log. `ends` holds one offset for each shard. Durable
     /// when it returns; after an error nothing is changed.
     pub fn add(&self, topic: &str, ends: &[PhysicalOffset]) -> io::Result<()> {

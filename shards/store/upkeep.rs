@@ -342,7 +342,7 @@ impl Shard {
         let unwritten = self.table.unwritten();
         let old = unwritten > 0 && now.mono_us.saturating_sub(upkeep.last_batch_us) >= limits::QUEUE_WRITE_AFTER_US;
         let waited_for = matches!(&upkeep.pass, Pass::Writing { pending, .. } if !pending.is_empty());
-        let due = old || waited_for || unwritten >= limits::QUEUE_BATCH_ENTRIES as u64 || !upkeep.removals.is_empty();
+        let due = old || waited_for || unwritten >= enough_unwritten(self.table.dirty.len()) || !upkeep.removals.is_empty();
         if !due {
             return;
         }
@@ -383,7 +383,7 @@ impl Shard {
             Pass::Syncing { .. } => {}
             Pass::Idle => {
                 let written = self.log.written();
-                let volume = written - self.upkeep.vouched.min(written) >= limits::PASS_LOG_BYTES;
+                let volume = written - self.upkeep.vouched.min(written) >= self.pass_after_bytes();
                 let aged = now.mono_us.saturating_sub(self.upkeep.last_pass_us) >= limits::PASS_INTERVAL_US;
                 let behind = written > self.upkeep.vouched || !self.table.unsynced.is_empty();
                 if behind && (volume || aged) && now.mono_us >= self.upkeep.retry_at_us && self.read_only.is_none() {
@@ -403,6 +403,12 @@ impl Shard {
         }
     }
 
+    /// After how much log a pass begins.
+    fn pass_after_bytes(&self) -> u64 {
+        let queues = self.table.dirty.len().max(self.table.unsynced.len()) as u64;
+        limits::PASS_LOG_BYTES + queues * limits::PASS_LOG_BYTES_EACH
+    }
+
     fn begin_pass(&mut self) {
         let file = self.queue_table_now();
         let dirty: Vec<_> = self.table.dirty.iter().copied().chain(self.upkeep.batch.iter().copied()).collect();
@@ -418,8 +424,8 @@ impl Shard {
         let Pass::Writing { file, .. } = std::mem::replace(&mut self.upkeep.pass, Pass::Idle) else { return };
         let (items, queues) = self.take_sync_items();
         let syncs = QueueSync::new(&self.queue_files, items);
-        let task = SyncPass { syncs, layout: self.layout.clone(), table: file.encode() };
         self.upkeep.pass = Pass::Syncing { vouched: file.vouched, vouched_ms: file.last_store_ms, queues };
+        let task = SyncPass { syncs, layout: self.layout.clone(), table: file };
         self.background(JobClass::Upkeep, Box::new(task), Pending::Pass);
     }
 
@@ -440,23 +446,21 @@ impl Shard {
 
     /// What a pass that begins now would vouch for.
     fn queue_table_now(&self) -> QueueTableFile {
-        let mut rows: Vec<_> = self
-            .table
-            .slots()
-            .map(|slot| {
+        let mut rows = Vec::with_capacity(self.table.len());
+        for (topic, queues) in self.table.topics() {
+            rows.extend(queues.iter().map(|&(id, slot)| {
                 let queue = self.table.get(slot);
                 QueueRow {
-                    topic: Arc::clone(self.table.topic_of(slot)),
-                    id: queue.id,
+                    topic: Arc::clone(topic),
+                    id,
                     first: queue.first,
                     min: queue.min,
                     max: queue.dispatched(),
                     last_end: queue.last_end,
                     last_store_ms: queue.last_store_ms,
                 }
-            })
-            .collect();
-        rows.sort_unstable_by(|a, b| (&a.topic, a.id).cmp(&(&b.topic, b.id)));
+            }));
+        }
         QueueTableFile { vouched: self.log.written(), last_store_ms: self.last_store_ms, rows }
     }
 
@@ -476,11 +480,17 @@ impl Shard {
     }
 }
 
+/// So many unwritten entries are worth a batch when so many queues wait.
+fn enough_unwritten(queues: usize) -> u64 {
+    let each = queues.saturating_mul(limits::QUEUE_BATCH_ENTRIES_EACH);
+    each.clamp(limits::QUEUE_BATCH_ENTRIES, limits::QUEUE_BATCH_ENTRIES_MOST) as u64
+}
+
 /// Background: the syncs of a pass, then the queue table.
 struct SyncPass {
     syncs: QueueSync,
     layout: ShardLayout,
-    table: Vec<u8>,
+    table: QueueTableFile,
 }
 
 /// What [`SyncPass`] is done with: nothing to tell.
@@ -491,7 +501,7 @@ impl BackgroundTask for SyncPass {
         if !self.syncs.advance(disk)? {
             return Ok(Step::More);
         }
-        replace_file(disk, &self.layout, &self.table)?;
+        replace_file(disk, &self.layout, &self.table.encode())?;
         Ok(Step::Done(Box::new(PassWritten)))
     }
 }

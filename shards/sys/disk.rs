@@ -153,6 +153,12 @@ pub trait DiskFile: Send + Sync {
     /// Starts write-back of the range, without waiting for it to finish.
     fn start_write_back(&self, offset: u64, len: u64) -> io::Result<()>;
 
+    /// Whether the file may hold a byte that was ever written at or behind `offset`: `false` only when it is known to be a
+    /// hole to its end. As fine as the file system's blocks.
+    fn has_data_from(&self, _offset: u64) -> io::Result<bool> {
+        Ok(true)
+    }
+
     /// Whether the whole range is in the page cache now.
     fn is_resident(&self, offset: u64, len: u64) -> io::Result<bool>;
 

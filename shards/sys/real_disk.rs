@@ -44,6 +44,11 @@ impl Disk for RealDisk {
         let mut list = Vec::new();
         for item in items {
             let item = item.map_err(|error| at(dir, "list", error))?;
+            // A folder is one without another look at it: there may be 90,000.
+            if item.file_type().is_ok_and(|kind| kind.is_dir()) {
+                list.extend(item.file_name().into_string().ok().map(|name| DirItem { name, is_dir: true, len: 0 }));
+                continue;
+            }
             let meta = match std::fs::metadata(item.path()) {
                 Ok(meta) => meta,
                 // Removed since, or a dangling link: not there.
@@ -221,6 +226,15 @@ impl DiskFile for RealFile {
         // SAFETY: no memory is passed; the descriptor is open for as long as `self` lives.
         let result = unsafe { libc::sync_file_range(self.file.as_raw_fd(), start, bytes, libc::SYNC_FILE_RANGE_WRITE) };
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    fn has_data_from(&self, offset: u64) -> io::Result<bool> {
+        // Reads and writes name their place, so that nobody minds where the descriptor stands.
+        match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(offset)) {
+            Err(Errno::NXIO) => Ok(false),
+            // Found, or the file system does not tell.
+            _ => Ok(true),
+        }
     }
 
     fn is_resident(&self, offset: u64, len: u64) -> io::Result<bool> {

@@ -39,6 +39,11 @@ impl Content {
         self.written.len() as u64 * BLOCK_BYTES
     }
 
+    /// Whether a block at or behind `at` exists.
+    pub fn has_data_from(&self, at: u64) -> bool {
+        self.written.range(at / BLOCK_BYTES..).next().is_some()
+    }
+
     /// Blocks that a write of this range would add, in bytes.
     pub fn growth(&self, at: u64, len: u64) -> u64 {
         let blocks = at / BLOCK_BYTES..(at + len).div_ceil(BLOCK_BYTES);

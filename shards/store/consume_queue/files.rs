@@ -6,6 +6,7 @@
 //!
 //! Invariants: all files have the configured size; a topic name never leaves the folder (checked before a queue exists).
 
+use std::fmt::Write as _;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,7 +18,6 @@ use super::entry::{ENTRY_BYTES, Entry};
 use super::table::{Queue, QueueTable, Slot};
 use super::windows::{EntryWindows, window_of};
 use crate::cold_cache::ColdCache;
-use crate::layout::offset_file_name;
 use crate::step::{ColdSource, Missing, MissingRange, ReadStep};
 
 /// Where the files lie.
@@ -39,7 +39,14 @@ impl QueueFiles {
     }
 
     pub(crate) fn path(&self, topic: &[u8], queue_id: u32, file_start: u64) -> PathBuf {
-        self.queue_dir(topic, queue_id).join(offset_file_name(file_start))
+        let topic = std::str::from_utf8(topic).expect("topics with a queue have legal names");
+        // In one piece: 80,000 are made for a start.
+        let root = self.root.as_os_str();
+        let mut path = std::ffi::OsString::with_capacity(root.len() + topic.len() + 40);
+        path.push(root);
+        let _ = write!(path, "/{topic}/{queue_id}/{file_start:020}");
+        debug_assert!(path.to_str().is_none_or(|path| path.ends_with(&crate::layout::offset_file_name(file_start))));
+        path.into()
     }
 
     pub(crate) fn entries_per_file(&self) -> u64 {

@@ -246,6 +246,10 @@ impl QueueTable {
 
     /// Entries below `to` are in the files now.
     pub(crate) fn set_written(&mut self, slot: Slot, to: u64) {
+        let allowance = match limits::TAIL_ENTRIES / 2 / self.queues.len().max(1) {
+            0..limits::QUEUE_TAIL_LEAST => 0,
+            part => part.min(limits::QUEUE_TAIL_ENTRIES),
+        };
         let queue = &mut self.queues[slot.0 as usize];
         if to <= queue.written {
             return;
@@ -258,7 +262,7 @@ impl QueueTable {
             self.unsynced.push((slot, queue.uid));
         }
         let kept = queue.tail.len();
-        let surplus = kept.saturating_sub(limits::QUEUE_TAIL_ENTRIES).min((queue.written - queue.tail_start) as usize);
+        let surplus = kept.saturating_sub(allowance).min((queue.written - queue.tail_start) as usize);
         self.in_tails -= surplus as u64;
         drop_front(queue, surplus);
         self.sweep();
@@ -281,6 +285,11 @@ impl QueueTable {
     /// Slots of all queues.
     pub(crate) fn slots(&self) -> impl Iterator<Item = Slot> + '_ {
         self.queues.iter().map(|(at, _)| Slot(at as u32))
+    }
+
+    /// Each topic with the slots of its queues, ascending by id.
+    pub(crate) fn topics(&self) -> impl Iterator<Item = (&Arc<[u8]>, &[(u32, Slot)])> {
+        self.topics.iter().map(|(_, topic)| (&topic.name, &*topic.queues))
     }
 
     /// Slots of a topic's queues.

@@ -14,6 +14,7 @@ use sys::disk::{Disk, DiskFile, OpenMode};
 use super::entry::{ENTRY_BYTES, Entry};
 use super::files::{FileCache, QueueFiles};
 use super::table::{QueueTable, Slot};
+use crate::limits;
 
 /// Entries of one queue in a batch.
 struct WriteItem {
@@ -52,8 +53,8 @@ pub(crate) struct WrittenBatch {
 }
 
 impl WriteBatch {
-    /// Collects unwritten entries of the longest waiting queues: at most `max_bytes` of them, a queue at a time. `bytes` is
-    /// memory to use.
+    /// Collects unwritten entries of the longest waiting queues, a queue at a time: at most `max_bytes` of them and as many
+    /// queues as one batch may have. `bytes` is memory to use.
     pub(crate) fn collect(
         table: &mut QueueTable,
         files: &QueueFiles,
@@ -67,7 +68,7 @@ impl WriteBatch {
         let mut batch = Self { files: files.clone(), cache, removals, items: Vec::new(), bytes, done: 0 };
         // Queues that grow on are put back at the end: look at each only once.
         for _ in 0..table.dirty.len() {
-            if batch.bytes.len() >= max_bytes {
+            if batch.bytes.len() >= max_bytes || batch.items.len() >= limits::QUEUE_BATCH_QUEUES {
                 break;
             }
             let Some((slot, uid)) = table.dirty.pop_front() else { break };
@@ -170,7 +171,7 @@ pub(crate) fn write_now(
     files: &QueueFiles,
     removals: &mut Vec<Arc<[u8]>>,
 ) -> io::Result<()> {
-    let (mut cache, mut bytes) = (FileCache::new(crate::limits::OPEN_QUEUE_WRITERS), Vec::new());
+    let (mut cache, mut bytes) = (FileCache::new(limits::OPEN_QUEUE_WRITERS), Vec::new());
     loop {
         let mut batch = WriteBatch::collect(table, files, cache, std::mem::take(removals), bytes, 4 << 20);
         if batch.is_empty() {
@@ -265,10 +266,14 @@ pub(crate) struct QueueSync {
 
 impl QueueSync {
     pub(crate) fn new(files: &QueueFiles, items: Vec<SyncItem>) -> Self {
-        let mut topics: Vec<_> = items.iter().map(|item| Arc::clone(&item.topic)).collect();
-        topics.sort_unstable();
-        topics.dedup();
-        Self { files: files.clone(), items, topics, started: false }
+        Self { files: files.clone(), items, topics: Vec::new(), started: false }
+    }
+
+    /// Lists the topics' folders. Not before it is known that they are needed: of 80,000 queues that takes its time.
+    fn start(&mut self) {
+        self.topics = self.items.iter().map(|item| Arc::clone(&item.topic)).collect();
+        self.topics.sort_unstable();
+        self.topics.dedup();
     }
 
     /// The next step; whether all is durable.
@@ -277,14 +282,17 @@ impl QueueSync {
         const STEP_ITEMS: usize = 4;
         /// From here on one sync of the file system is cheaper.
         const MANY_ITEMS: usize = 128;
+        if !std::mem::replace(&mut self.started, true) {
+            if self.items.len() >= MANY_ITEMS {
+                match disk.sync_file_system(&self.files.root) {
+                    Err(error) if error.kind() == io::ErrorKind::Unsupported => {}
+                    result => return result.map(|()| true),
+                }
+            }
+            self.start();
+        }
         if self.topics.is_empty() {
             return Ok(true);
-        }
-        if !std::mem::replace(&mut self.started, true) && self.items.len() >= MANY_ITEMS {
-            match disk.sync_file_system(&self.files.root) {
-                Err(error) if error.kind() == io::ErrorKind::Unsupported => {}
-                result => return result.map(|()| true),
-            }
         }
         for item in self.items.drain(self.items.len().saturating_sub(STEP_ITEMS)..) {
             sync_queue(disk, &self.files, &item)?;

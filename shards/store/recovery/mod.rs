@@ -82,7 +82,6 @@ pub(crate) fn recover(
     let files = QueueFiles { root: layout.consume_queue.clone(), file_size: options.queue_file_size_bytes };
     let segments = commit_log::list_segments(&**disk, &layout.commit_log, options.segment_size_bytes)?;
     check_span(&segments.bases, id, &layout)?;
-    let found = queues::list(&**disk, &files, clean)?;
     let checkpoint = read_checkpoint(&**disk, &layout.checkpoint)?;
     let saved = read_queue_table(&**disk, &layout)?;
     let syncs = if options.flush == FlushMode::Sync { limits::SYNCS_IN_FLIGHT } else { 1 };
@@ -91,6 +90,11 @@ pub(crate) fn recover(
         CommitLog::new(Arc::clone(disk), &layout.commit_log, options.segment_size_bytes, syncs, id.base().0, bases);
     let in_log = |offset: u64| log.start() <= offset && offset <= log.capacity_end();
     let saved = saved.filter(|saved| checkpoint.agrees && in_log(saved.vouched));
+    // What a table vouches for after an orderly end is looked at queue by queue: there is nothing that it does not know.
+    let listed = !clean || saved.is_none();
+    let found = if listed { queues::list(&**disk, &files, clean)? } else { queues::FoundQueues::new() };
+    let look = |row| queues::look_at(&**disk, &files, clean, row, listed.then_some(&found));
+    let looks = saved.iter().flat_map(|saved| &saved.rows).map(look).collect::<Result<Vec<_>, _>>()?;
     let history = match (clean, checkpoint.own) {
         (true, _) => IndexHistory::Clean,
         (false, Some(_)) if checkpoint.agrees => IndexHistory::Unclean,
@@ -117,7 +121,7 @@ pub(crate) fn recover(
         layout,
     };
     let dir = recovery.layout.dir.clone();
-    let outcome = recovery.run(&checkpoint, saved, found);
+    let outcome = recovery.run(&checkpoint, saved, &looks, &found);
     let vouched = outcome.map_err(OpenError::io(&dir))?;
     let earliest_ms = recovery.first_stored_ms(recovery.log.start()).map_err(OpenError::io(&dir))?;
     let Recovery { log, table, index, report, last_store_ms, .. } = recovery;
@@ -130,19 +134,20 @@ impl Recovery<'_> {
         &mut self,
         checkpoint: &Checkpoint,
         saved: Option<QueueTableFile>,
-        found: queues::FoundQueues,
+        looks: &[queues::Look],
+        found: &queues::FoundQueues,
     ) -> io::Result<u64> {
         let trusted = saved.is_some();
         let start = match saved {
             Some(saved) => {
                 self.last_store_ms = self.last_store_ms.max(saved.last_store_ms);
                 let vouched = saved.vouched;
-                self.restore_saved(saved, &found)?;
+                self.restore_saved(saved, looks, found)?;
                 vouched
             }
             None => {
                 self.revoke()?;
-                let last_end = self.restore_from_files(&found)?;
+                let last_end = self.restore_from_files(found)?;
                 self.java_start(checkpoint, last_end)?
             }
         };
@@ -151,7 +156,7 @@ impl Recovery<'_> {
         let walked = self.walk(start, trusted)?;
         self.finish_log(start, walked, trusted)?;
         if !trusted {
-            self.cut_queues(walked.end)?;
+            self.cut_queues(walked.end, found)?;
         }
         for (topic, id, max) in known_ends {
             let slot = self.table.find_or_make(&topic, id);
@@ -159,8 +164,11 @@ impl Recovery<'_> {
                 self.table.start_at(slot, max);
             }
         }
-        self.rebuild_lost()?;
-        self.write_queues()?;
+        // What was read beyond a table that still counts waits for the first pass, as it did in the last process.
+        if !trusted || !self.lost.is_empty() {
+            self.rebuild_lost()?;
+            self.write_queues()?;
+        }
         Ok(if trusted { start } else { self.log.start() })
     }
 

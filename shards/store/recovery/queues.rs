@@ -84,31 +84,119 @@ fn list_queue(
     Ok(FoundFiles { starts: items.into_iter().map(|(start, _)| start).collect(), unmade })
 }
 
+/// What a queue's files say about its row of the queue table.
+pub(super) struct Look {
+    /// They hold what it says.
+    agrees: bool,
+    /// Where the record of its first readable entry lies, if that entry was looked at and has one.
+    min_offset: Option<u64>,
+    /// There may be something behind its last entry.
+    behind: bool,
+}
+
+/// Looks at a queue's files and changes nothing: one file is opened, in most cases. `found` is their list; after an orderly end they
+/// are listed only when that is not enough.
+pub(super) fn look_at(
+    disk: &dyn Disk,
+    files: &QueueFiles,
+    clean: bool,
+    row: &QueueRow,
+    found: Option<&FoundQueues>,
+) -> Result<Look, OpenError> {
+    let at = || OpenError::io(files.queue_dir(&row.topic, row.id));
+    let (first, last) = (files.file_of(row.min), files.file_of(row.max.saturating_sub(1)));
+    let empty = row.max <= row.min;
+    if clean && (empty || first == last) {
+        if empty {
+            return Ok(Look { agrees: true, min_offset: None, behind: false });
+        }
+        if let Some(file) = open(disk, files, row, last).map_err(at())?
+            && file.len().map_err(at())? == files.file_size
+        {
+            return inspect(files, row, &*file, true).map_err(at());
+        }
+    }
+    let listed;
+    let starts = match found {
+        Some(found) => found.get(&(Arc::clone(&row.topic), row.id)).map_or(&[][..], |found| &found.starts),
+        None => {
+            listed = list_queue(disk, files, &row.topic, row.id, clean)?;
+            &listed.starts
+        }
+    };
+    let lost = Look { agrees: false, min_offset: None, behind: false };
+    if empty {
+        return Ok(Look { agrees: true, min_offset: None, behind: !clean && !starts.is_empty() });
+    }
+    if !(first..=last).step_by(files.file_size as usize).all(|start| starts.binary_search(&start).is_ok()) {
+        return Ok(lost);
+    }
+    let Some(file) = open(disk, files, row, last).map_err(at())? else { return Ok(lost) };
+    let mut look = inspect(files, row, &*file, clean).map_err(at())?;
+    look.behind |= !clean && starts.iter().any(|&start| start > last);
+    Ok(look)
+}
+
+/// What the last file of a queue that has entries says.
+fn inspect(files: &QueueFiles, row: &QueueRow, file: &dyn DiskFile, clean: bool) -> io::Result<Look> {
+    let start = files.file_of(row.max - 1);
+    let entry = |index: u64| {
+        let mut bytes = [0; ENTRY_BYTES];
+        let read = file.read_at(&mut bytes, index * ENTRY_BYTES as u64 - start)?;
+        io::Result::Ok(Entry::decode(&bytes[..read]))
+    };
+    let last = entry(row.max - 1)?;
+    let agrees = last.is_some_and(|entry| !entry.has_record() || entry.end() == row.last_end);
+    let min = match row.min == row.max - 1 {
+        true => last,
+        false if files.file_of(row.min) == start => entry(row.min)?,
+        false => None,
+    };
+    let min_offset = min.filter(Entry::has_record).map(|entry| entry.offset);
+    let behind = !clean && is_written_from(file, row.max * ENTRY_BYTES as u64 - start)?;
+    Ok(Look { agrees, min_offset, behind })
+}
+
+/// Whether a byte at or behind `position` may be other than zero.
+fn is_written_from(file: &dyn DiskFile, position: u64) -> io::Result<bool> {
+    let mut bytes = [0; 4096];
+    let block_end = position.next_multiple_of(4096);
+    let rest = &mut bytes[..(block_end - position) as usize];
+    let read = file.read_at(rest, position)?;
+    Ok(rest[..read].iter().any(|&byte| byte != 0) || file.has_data_from(block_end)?)
+}
+
+fn open(disk: &dyn Disk, files: &QueueFiles, row: &QueueRow, start: u64) -> io::Result<Option<Arc<dyn DiskFile>>> {
+    match disk.open(&files.path(&row.topic, row.id, start), OpenMode::Read) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 impl Recovery<'_> {
-    /// Restores what the queue table vouches for.
-    pub(super) fn restore_saved(&mut self, saved: QueueTableFile, found: &FoundQueues) -> io::Result<()> {
+    /// Restores what the queue table vouches for. `looks`: what [`look_at`] found, row by row.
+    pub(super) fn restore_saved(
+        &mut self,
+        saved: QueueTableFile,
+        looks: &[Look],
+        found: &FoundQueues,
+    ) -> io::Result<()> {
         self.remove_unmade(found)?;
         let mut kept: HashMap<Arc<[u8]>, bool> = HashMap::new();
-        let mut known: HashSet<(Arc<[u8]>, u32)> = HashSet::with_capacity(saved.rows.len());
-        for row in saved.rows {
-            known.insert((Arc::clone(&row.topic), row.id));
-            let deleted = self.deleted_before(&row.topic).is_some_and(|end| row.last_end <= end);
-            *kept.entry(Arc::clone(&row.topic)).or_default() |= !deleted;
-            if deleted {
-                continue;
+        let mut known: HashSet<(Arc<[u8]>, u32)> = HashSet::with_capacity(if self.clean { 0 } else { saved.rows.len() });
+        for (row, look) in saved.rows.iter().zip(looks) {
+            if !self.clean {
+                known.insert((Arc::clone(&row.topic), row.id));
             }
-            let slot = self.table.find_or_make(&row.topic, row.id);
-            let files = found.get(&(Arc::clone(&row.topic), row.id));
-            if self.agrees(&row, files)? {
-                let min = self.first_in_log(&row.topic, row.id, row.min, row.max)?;
-                self.table.restore(slot, row.first, min, row.max);
-            } else {
-                self.table.get_mut(slot).lost = true;
-                self.lost.push((slot, row.max));
+            if let Some(end) = self.deleted_before(&row.topic) {
+                let deleted = row.last_end <= end;
+                *kept.entry(Arc::clone(&row.topic)).or_default() |= !deleted;
+                if deleted {
+                    continue;
+                }
             }
-            let queue = self.table.get_mut(slot);
-            queue.last_end = row.last_end;
-            queue.last_store_ms = row.last_store_ms;
+            self.restore_row(row, look, found)?;
         }
         if !self.clean {
             // Queues that the table does not know have entries only for records that are dispatched again.
@@ -116,7 +204,26 @@ impl Recovery<'_> {
                 self.disk.remove_dir_all(&self.files.queue_dir(topic, *id))?;
             }
         }
-        self.remove_deleted(found, &kept)
+        self.remove_deleted(&kept)
+    }
+
+    fn restore_row(&mut self, row: &QueueRow, look: &Look, found: &FoundQueues) -> io::Result<()> {
+        let slot = self.table.find_or_make(&row.topic, row.id);
+        if look.agrees {
+            let held = look.min_offset.is_some_and(|offset| offset >= self.log.start());
+            let min = if held { row.min } else { self.first_in_log(&row.topic, row.id, row.min, row.max)? };
+            self.table.restore(slot, row.first, min, row.max);
+            if look.behind {
+                let files = found.get(&(Arc::clone(&row.topic), row.id));
+                self.clear_behind(&row.topic, row.id, row.max, files.map_or(&[], |files| &files.starts), false)?;
+            }
+        } else {
+            self.mark_lost(slot, row.max);
+        }
+        let queue = self.table.get_mut(slot);
+        queue.last_end = row.last_end;
+        queue.last_store_ms = row.last_store_ms;
+        Ok(())
     }
 
     /// Restores queues from what their files hold. Gives the highest end of a record that has an entry.
@@ -155,7 +262,7 @@ impl Recovery<'_> {
     }
 
     /// Cuts entries that point behind the end of the log.
-    pub(super) fn cut_queues(&mut self, end: u64) -> io::Result<()> {
+    pub(super) fn cut_queues(&mut self, end: u64, found: &FoundQueues) -> io::Result<()> {
         let slots: Vec<Slot> = self.table.slots().collect();
         for slot in slots {
             let queue = self.table.get(slot);
@@ -179,7 +286,8 @@ impl Recovery<'_> {
             self.table.restore(slot, first, min, max);
             self.table.get_mut(slot).last_end = last_end;
             self.table.doubt(slot);
-            self.clear_behind(&topic, id, max, true)?;
+            let files = found.get(&(Arc::clone(&topic), id));
+            self.clear_behind(&topic, id, max, files.map_or(&[], |files| &files.starts), true)?;
         }
         Ok(())
     }
@@ -207,55 +315,34 @@ impl Recovery<'_> {
     }
 
     /// Removes the folders of deleted topics that the last process did not come to.
-    fn remove_deleted(&self, found: &FoundQueues, kept: &HashMap<Arc<[u8]>, bool>) -> io::Result<()> {
-        let mut gone: Vec<&Arc<[u8]>> = found.keys().map(|(topic, _)| topic).collect();
-        gone.sort_unstable();
-        gone.dedup();
-        for topic in gone {
-            if !kept.get(topic).copied().unwrap_or(false) && self.deleted_before(topic).is_some() {
-                self.disk.remove_dir_all(&self.files.topic_dir(topic))?;
+    fn remove_deleted(&self, kept: &HashMap<Arc<[u8]>, bool>) -> io::Result<()> {
+        for topic in self.tombstones.topics() {
+            if is_file_name(topic.as_bytes())
+                && !kept.get(topic.as_bytes()).copied().unwrap_or(false)
+                && self.deleted_before(topic.as_bytes()).is_some()
+            {
+                self.disk.remove_dir_all(&self.files.topic_dir(topic.as_bytes()))?;
             }
         }
         Ok(())
     }
 
-    /// Whether a queue's files hold what its row says. Entries behind the row's are cleared after an unclean end.
-    fn agrees(&self, row: &QueueRow, found: Option<&FoundFiles>) -> io::Result<bool> {
-        if row.max > row.min {
-            let Some(found) = found else { return Ok(false) };
-            let (mut start, last) = (self.files.file_of(row.min), self.files.file_of(row.max - 1));
-            while start <= last {
-                if found.starts.binary_search(&start).is_err() {
-                    return Ok(false);
-                }
-                start += self.files.file_size;
-            }
-            match self.entry(&row.topic, row.id, row.max - 1)? {
-                Some(entry) if !entry.has_record() || entry.end() == row.last_end => {}
-                _ => return Ok(false),
-            }
-        }
-        if !self.clean && found.is_some_and(|found| !found.starts.is_empty()) {
-            self.clear_behind(&row.topic, row.id, row.max, false)?;
-        }
-        Ok(true)
-    }
-
     /// Makes the space of entries `from..` zero and removes later files. Where the table does not vouch, this is durable
     /// before the log grows again: an old entry that came back after the next power cut would name a new record.
-    fn clear_behind(&self, topic: &[u8], id: u32, from: u64, durable: bool) -> io::Result<()> {
+    fn clear_behind(&self, topic: &[u8], id: u32, from: u64, starts: &[u64], durable: bool) -> io::Result<()> {
         let file_start = self.files.file_of(from);
         let position = from * ENTRY_BYTES as u64 - file_start;
-        let dir = self.files.queue_dir(topic, id);
         let mut removed = false;
-        for item in self.disk.list(&dir)? {
-            if parse_offset_file_name(&item.name).is_some_and(|start| start > file_start) {
-                self.disk.remove_file(&dir.join(&item.name))?;
-                removed = true;
+        for &start in starts.iter().filter(|&&start| start > file_start) {
+            match self.disk.remove_file(&self.files.path(topic, id, start)) {
+                // Removed before, when less was known.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                result => result?,
             }
+            removed = true;
         }
         if removed && durable {
-            self.disk.sync_dir(&dir)?;
+            self.disk.sync_dir(&self.files.queue_dir(topic, id))?;
         }
         if let Some(file) = self.open(topic, id, file_start, OpenMode::ReadWrite)? {
             let mut next = [0; ENTRY_BYTES];
@@ -296,7 +383,7 @@ impl Recovery<'_> {
                 break;
             }
         }
-        self.clear_behind(topic, id, max, true)?;
+        self.clear_behind(topic, id, max, starts, true)?;
         Ok(Some((first / ENTRY_BYTES as u64, max, last_end)))
     }
 
