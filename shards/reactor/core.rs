@@ -98,7 +98,7 @@ impl<S: Service> Core<S> {
         })
     }
 
-    /// Runs until the engine stops. Whether everything was drained. Errors: the ring failed, which nothing survives.
+    /// Runs until the engine stops. Whether this core was drained. Errors: the ring failed, which nothing survives.
     pub(crate) fn run(mut self) -> io::Result<bool> {
         loop {
             self.turn();
@@ -254,7 +254,11 @@ impl<S: Service> Core<S> {
             && (self.connections.ring.sends() == 0 || !waits_for_sends)
             && self.mail.is_drained()
             && !self.mail.has_arrived();
-        let done = self.service.stopping(&mut self.cx) == Drain::Done && idle && !self.asks_something();
+        let asked_us = clock::monotonic_us();
+        let ready = self.service.stopping(&mut self.cx) == Drain::Done;
+        // What the service does itself (closing its files) is work, not waiting: it has the time that it takes.
+        self.stopping_us = Some(since_us + (clock::monotonic_us() - asked_us));
+        let done = ready && idle && !self.asks_something();
         self.done[self.cx.core().0 as usize].store(done, Ordering::Release);
     }
 
@@ -264,12 +268,19 @@ impl<S: Service> Core<S> {
         self.cx.has_requests() || (0..cores).any(|to| !self.cx.outbox(CoreId(to)).is_empty())
     }
 
-    /// `Some` when the core is to end: whether everything was drained.
+    /// `Some` when the core is to end: whether it was drained. A core that is done waits for the others, which end by themselves.
     fn stop_is_over(&mut self) -> Option<bool> {
         let since_us = self.stopping_us?;
-        let all_done = self.done.iter().all(|done| done.load(Ordering::Acquire));
-        let late = self.cx.now().mono_us.saturating_sub(since_us) >= self.limits.stop_ms * 1000;
-        (all_done || late).then_some(all_done)
+        if self.done.iter().all(|done| done.load(Ordering::Acquire)) {
+            return Some(true);
+        }
+        let own = &self.done[self.cx.core().0 as usize];
+        let late = clock::monotonic_us().saturating_sub(since_us) >= self.limits.stop_ms * 1000;
+        if own.load(Ordering::Acquire) || !late {
+            return None;
+        }
+        own.store(true, Ordering::Release);
+        Some(false)
     }
 
     /// The one call of a turn.

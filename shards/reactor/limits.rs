@@ -49,7 +49,8 @@ pub struct Limits {
     pub close_flush_ms: u64,
     /// After a failed accept (no descriptor left): the next try. The backlog keeps those who wait.
     pub accept_retry_ms: u64,
-    /// How long a stop may take. Then: the cores end with what was not drained.
+    /// How long a core waits for what is not drained at a stop, beside the time that its service itself takes to close. Then: it
+    /// ends without.
     pub stop_ms: u64,
     /// How long a core looks for work before it sleeps, when its last wait was no longer: a sleep and a wake-up cost more.
     /// A client that waits for each answer comes back within it.
