@@ -342,7 +342,8 @@ impl Shard {
         let unwritten = self.table.unwritten();
         let old = unwritten > 0 && now.mono_us.saturating_sub(upkeep.last_batch_us) >= limits::QUEUE_WRITE_AFTER_US;
         let waited_for = matches!(&upkeep.pass, Pass::Writing { pending, .. } if !pending.is_empty());
-        let due = old || waited_for || unwritten >= enough_unwritten(self.table.dirty.len()) || !upkeep.removals.is_empty();
+        let due =
+            old || waited_for || unwritten >= enough_unwritten(self.table.dirty.len()) || !upkeep.removals.is_empty();
         if !due {
             return;
         }

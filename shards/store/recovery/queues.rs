@@ -184,7 +184,8 @@ impl Recovery<'_> {
     ) -> io::Result<()> {
         self.remove_unmade(found)?;
         let mut kept: HashMap<Arc<[u8]>, bool> = HashMap::new();
-        let mut known: HashSet<(Arc<[u8]>, u32)> = HashSet::with_capacity(if self.clean { 0 } else { saved.rows.len() });
+        let mut known: HashSet<(Arc<[u8]>, u32)> =
+            HashSet::with_capacity(if self.clean { 0 } else { saved.rows.len() });
         for (row, look) in saved.rows.iter().zip(looks) {
             if !self.clean {
                 known.insert((Arc::clone(&row.topic), row.id));
