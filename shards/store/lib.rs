@@ -61,6 +61,7 @@ pub use home::StoreHome;
 pub use index::{Index, IndexHistory, IndexProgress, KeyLookup};
 pub use layout::{MAX_SHARDS, SHARD_SPAN, ShardId, ShardLayout, StoreLayout};
 pub use look_ahead::LookAhead;
+pub use lookup::ReadTogether;
 pub use offset_journal::OffsetJournal;
 pub use options::{DELAY_LEVEL_S, FlushMode, StoreOptions};
 pub use placement::Placement;

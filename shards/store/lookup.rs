@@ -3,6 +3,8 @@
 //! Invariants: a record is handed out only whole, checked and visible; a search by time reads heads of records, never
 //! bodies; a key query returns only records whose topic, key and time were compared, never a hash collision.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use message::properties::{name, pairs};
 use message::record::{MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES, RecordView, peek_size};
@@ -19,6 +21,29 @@ use crate::types::{Boundary, IndexKind, KeyQuery};
 const HEAD_BYTES: u64 = 80;
 /// First read of a record whose size is not known.
 const FIRST_READ_BYTES: u64 = 4096;
+/// Records whose starts are this near to each other are read together.
+const NEAR_BYTES: u64 = 4096;
+/// Most bytes of one read of several records.
+const TOGETHER_BYTES: u64 = 256 << 10;
+
+/// Records that were read together, see [`Shard::read_together`]. Kept by who reads, for its memory.
+#[derive(Debug, Default)]
+pub struct ReadTogether {
+    bytes: Vec<u8>,
+    /// Where each record lies in `bytes`; empty for one that was not read.
+    found: Vec<Range<usize>>,
+    /// Places of the offsets that were asked for, by offset.
+    order: Vec<u32>,
+}
+
+impl ReadTogether {
+    /// The record at the offset that was asked for at this place. `None` says nothing: ask for it alone.
+    #[must_use]
+    pub fn get(&self, at: usize) -> Option<&[u8]> {
+        let range = self.found.get(at)?;
+        (!range.is_empty()).then(|| &self.bytes[range.clone()])
+    }
+}
 
 /// Goes on with the value of a step, or returns the step.
 macro_rules! ready {
@@ -49,6 +74,52 @@ impl Shard {
         let bytes = bytes.slice(..size as usize);
         let good = RecordView::parse_checked(&bytes).is_ok_and(|record| record.physical_offset() == offset);
         ReadStep::Ready(good.then_some(bytes))
+    }
+
+    /// Reads records that are in memory, neighbours at once. What it finds is as good as from [`Shard::record_at`]; what it does
+    /// not find may be there all the same. Takes at most 8 KiB of memory for each.
+    pub fn read_together(&mut self, offsets: &[PhysicalOffset], into: &mut ReadTogether) {
+        into.bytes.clear();
+        into.found.clear();
+        into.found.resize(offsets.len(), 0..0);
+        into.order.clear();
+        into.order.extend(0..offsets.len() as u32);
+        into.order.sort_by_key(|at| offsets[*at as usize]);
+        let order = std::mem::take(&mut into.order);
+        let (start, visible) = (self.log.start(), self.visible_to().0);
+        let is_near = |a: &u32, b: &u32| offsets[*b as usize].0 - offsets[*a as usize].0 <= NEAR_BYTES;
+        for near in order.chunk_by(is_near) {
+            let mut rest = near;
+            while let Some(first) = rest.first().map(|at| offsets[*at as usize].0) {
+                let end = self.log.base_of(first.max(start)).saturating_add(self.log.segment_size()).min(visible);
+                let limit = end.min(first.saturating_add(TOGETHER_BYTES));
+                let count = rest.iter().take_while(|at| offsets[**at as usize].0 < limit).count();
+                let (run, later) = rest.split_at(count.max(1));
+                rest = later;
+                if first >= start && first < visible {
+                    let last = offsets[run[run.len() - 1] as usize].0;
+                    self.read_run(offsets, run, first..end.min(last + FIRST_READ_BYTES), into);
+                }
+            }
+        }
+        into.order = order;
+    }
+
+    /// One read of [`Shard::read_together`]: the records at `places` of `offsets`, all in `range` of one segment.
+    fn read_run(&mut self, offsets: &[PhysicalOffset], places: &[u32], range: Range<u64>, into: &mut ReadTogether) {
+        let Ok(Some((file, position))) = self.log.locate(range.start) else { return };
+        let base = into.bytes.len();
+        into.bytes.resize(base + (range.end - range.start) as usize, 0);
+        let Ok(Some(read)) = file.read_at_resident(&mut into.bytes[base..], position) else { return };
+        let held = &into.bytes[base..base + read];
+        for &place in places {
+            let offset = offsets[place as usize];
+            let at = (offset.0 - range.start) as usize;
+            let record = held.get(at..).and_then(|bytes| RecordView::parse_checked(bytes).ok());
+            if let Some(record) = record.filter(|record| record.physical_offset() == offset) {
+                into.found[place as usize] = base + at..base + at + record.size() as usize;
+            }
+        }
     }
 
     /// Store time of a message, ms since 1970; `None` if the queue does not hold it.

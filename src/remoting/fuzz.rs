@@ -6,7 +6,7 @@ use crate::bodies::{self, Body, RegisterBrokerBody};
 use crate::command::{Command, ExtFields, FieldError};
 use crate::frame::{self, SerializeType};
 use crate::json::{Json, JsonRef};
-use crate::scan::{Fields, PopHeader, PullHeader, SendHeader, Span, scan};
+use crate::scan::{EndHeader, Fields, PopHeader, PullHeader, SendHeader, Span, scan};
 
 /// A whole frame as it comes from the network: splitting, scanning and decoding agree on whether it can be trusted.
 pub fn frame(data: &[u8]) {
@@ -119,13 +119,14 @@ fn agree(data: &[u8]) {
         (scanned.code, scanned.opaque, scanned.flag, scanned.version, scanned.language, scanned.serialize_type)
     );
     assert_eq!(command.body, scanned.body(data));
-    let hot = !command.is_response() && matches!(command.code, 10 | 11 | 310 | 320 | 361 | 200_050);
+    let hot = !command.is_response() && matches!(command.code, 10 | 11 | 37 | 310 | 320 | 361 | 200_050);
     let ext = &command.ext;
     match scanned.fields {
         Fields::Send(send) if command.code == 10 => assert_eq!(check_send(data, ext, send, SEND_LONG), Ok(())),
         Fields::Send(send) => assert_eq!(check_send(data, ext, send, SEND_SHORT), Ok(())),
         Fields::Pull(pull) => assert_eq!(check_pull(data, ext, pull), Ok(())),
         Fields::Pop(pop) => assert_eq!(check_pop(data, ext, pop), Ok(())),
+        Fields::End(end) => assert_eq!(check_end(data, ext, end), Ok(())),
         Fields::Invalid(error) => check_invalid(&command, error),
         Fields::Other => assert!(!hot),
     }
@@ -212,6 +213,15 @@ fn check_pop(data: &[u8], ext: &ExtFields, pop: PopHeader) -> Result<(), FieldEr
     Ok(())
 }
 
+fn check_end(data: &[u8], ext: &ExtFields, end: EndHeader) -> Result<(), FieldError> {
+    same_text(data, ext, "producerGroup", end.producer_group);
+    assert_eq!(ext.i64("tranStateTableOffset")?, end.table_offset);
+    assert_eq!(ext.i64("commitLogOffset")?, end.log_offset);
+    assert_eq!(ext.i32("commitOrRollback")?, end.end);
+    assert_eq!(ext.boolean("fromTransactionCheck").unwrap_or(false), end.from_check);
+    Ok(())
+}
+
 /// The field that the scanner refused does not serve by the decoder's reading either, for the same reason.
 fn check_invalid(command: &Command, error: FieldError) {
     let short = matches!(command.code, 310 | 320);
@@ -220,7 +230,7 @@ fn check_invalid(command: &Command, error: FieldError) {
         Some(place) if short => SEND_SHORT[place],
         _ => error.field,
     };
-    const WIDE: [&str; 8] = [
+    const WIDE: [&str; 10] = [
         "bornTimestamp",
         "queueOffset",
         "commitOffset",
@@ -229,6 +239,8 @@ fn check_invalid(command: &Command, error: FieldError) {
         "bornTime",
         "invisibleTime",
         "pollTime",
+        "tranStateTableOffset",
+        "commitLogOffset",
     ];
     let wide = WIDE.contains(&error.field);
     let text = matches!(error.field, "topic" | "consumerGroup");

@@ -64,6 +64,22 @@ fn pop() -> Command {
     command
 }
 
+/// The end of a transaction with every field, which no golden frame is.
+fn end() -> Command {
+    let mut command = Command::request(37, 5);
+    command.ext = [
+        ("producerGroup", "pg"),
+        ("tranStateTableOffset", "3"),
+        ("commitLogOffset", "379"),
+        ("commitOrRollback", "8"),
+        ("fromTransactionCheck", "true"),
+        ("msgId", "7F00"),
+    ]
+    .into_iter()
+    .collect();
+    command
+}
+
 /// Headers of the golden frames, all also in the other form.
 fn headers(form: SerializeType) -> Vec<Vec<u8>> {
     let in_form = |mut command: Command| {
@@ -71,7 +87,7 @@ fn headers(form: SerializeType) -> Vec<Vec<u8>> {
         frame::split(&command.to_frame()).unwrap().header.to_vec()
     };
     let golden = frames().into_iter().map(|(_, bytes)| Command::decode(&bytes).unwrap());
-    golden.chain([pop()]).map(in_form).collect()
+    golden.chain([pop(), end()]).map(in_form).collect()
 }
 
 fn json_texts() -> Vec<Vec<u8>> {

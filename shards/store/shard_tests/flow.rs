@@ -8,7 +8,7 @@ use simulator::Residency;
 use super::rig::{Rig, SEGMENT, fields};
 use crate::options::FlushMode;
 use crate::types::{Boundary, Bounds, GetStatus, IndexKind, PullLimits};
-use crate::{AppendError, ReadStep};
+use crate::{AppendError, ReadStep, ReadTogether};
 
 #[test]
 fn appends_come_back_through_restarts() {
@@ -193,6 +193,56 @@ fn records_by_offset_and_key() {
         let late = rig.read(|shard| shard.query_by_key(b"t", b"red", 32, t + 1, t + 9, IndexKind::Key));
         assert!(late.records.is_empty());
     }
+}
+
+#[test]
+fn records_read_together_are_those_read_alone() {
+    for seed in 0..8 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut rig = Rig::new(FlushMode::Async, seed);
+        let mut known = vec![PhysicalOffset(u64::MAX), PhysicalOffset(1 << 50), PhysicalOffset(3)];
+        for _ in 0..150 {
+            let longest = [10, 300, 6_000][random.random_range(0..3usize)];
+            let body = vec![random.random::<u8>(); random.random_range(0..longest)];
+            let appended = rig.send("t", 0, &[&body, b"second"]);
+            known.extend(&appended.offsets);
+            known.push(PhysicalOffset(appended.end.0 - 1));
+        }
+        let staged = rig.stage("t", 0, &[b"not written yet"], "").expect("an append");
+        known.push(staged.first());
+        let mut together = ReadTogether::default();
+        let mut found = 0;
+        for _ in 0..50 {
+            let count = random.random_range(0..40usize);
+            let from = random.random_range(0..known.len() - count);
+            let mut offsets = known[from..from + count].to_vec();
+            if random.random() {
+                offsets = offsets.iter().map(|_| known[random.random_range(0..known.len())]).collect();
+            }
+            rig.disk
+                .set_residency([Residency::All, Residency::Nothing, Residency::Some][random.random_range(0..3usize)]);
+            rig.shard().read_together(&offsets, &mut together);
+            rig.disk.set_residency(Residency::All);
+            for (at, &offset) in offsets.iter().enumerate() {
+                if let Some(record) = together.get(at) {
+                    let ReadStep::Ready(alone) = rig.shard().record_at(offset) else { panic!("{offset:?} is missing") };
+                    assert_eq!(alone.as_deref(), Some(record), "{offset:?}");
+                    found += 1;
+                }
+            }
+            assert_eq!(together.get(offsets.len()), None);
+        }
+        assert!(found > 100, "{found}");
+    }
+}
+
+#[test]
+fn what_is_in_memory_is_read_together() {
+    let mut rig = Rig::new(FlushMode::Async, 1);
+    let offsets: Vec<PhysicalOffset> = (0..300).map(|_| rig.send("t", 0, &[&[1; 500]]).first()).collect();
+    let mut together = ReadTogether::default();
+    rig.shard().read_together(&offsets, &mut together);
+    assert!((0..offsets.len()).all(|at| together.get(at).is_some()));
 }
 
 #[test]

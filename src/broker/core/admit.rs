@@ -72,7 +72,11 @@ impl BrokerCore {
             }
             (Target::Queue, _) => self.queue_question(cx, to, code, frame),
             (Target::Record, _) => self.record(cx, to, frame),
-            (Target::Transaction, _) => self.transaction(cx, to, code, frame),
+            (Target::Transaction, Fields::End(fields)) => {
+                let admission = end_transaction::admit_end(&fields, frame, self.shards);
+                self.transaction(cx, to, admission, frame.len());
+            }
+            (Target::Transaction, _) => self.resume_check(cx, to, frame),
             (Target::QueryByKey, _) => self.query_by_key(cx, to, frame),
             (Target::Recall, _) => self.recall(cx, to, peer, frame),
             (Target::SendBack, _) => self.send_back(cx, to, frame, asked),
@@ -397,11 +401,22 @@ impl BrokerCore {
         }
     }
 
-    fn transaction(&mut self, cx: &mut Context<CoreMessage>, to: ReplyTo, code: RequestCode, frame: &[u8]) {
+    fn resume_check(&mut self, cx: &mut Context<CoreMessage>, to: ReplyTo, frame: &[u8]) {
         let Some(command) = self.decode(cx, to.conn, frame) else { return };
-        match end_transaction::admit(code, &command, self.shards) {
+        let admission = end_transaction::admit_resume(&command, self.shards);
+        self.transaction(cx, to, admission, frame.len());
+    }
+
+    fn transaction(
+        &mut self,
+        cx: &mut Context<CoreMessage>,
+        to: ReplyTo,
+        admission: end_transaction::Admission,
+        bytes: usize,
+    ) {
+        match admission {
             end_transaction::Admission::Ask(shard, request) => {
-                self.ask_service(cx, to, shard, ServiceRequest::Transaction(request), frame.len());
+                self.ask_service(cx, to, shard, ServiceRequest::Transaction(request), bytes);
             }
             end_transaction::Admission::Nothing => {}
             end_transaction::Admission::Refuse(refusal) => self.refuse(cx, &to, refusal.code, &refusal.remark),

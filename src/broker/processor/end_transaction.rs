@@ -6,7 +6,9 @@ use crate::services::transaction::{EndTransaction, TransactionRequest, not_found
 use message::PhysicalOffset;
 use message::ids::OffsetMessageId;
 use message::sys_flag;
-use remoting::{Command, RequestCode, ResponseCode};
+use remoting::scan::EndHeader;
+use remoting::{Command, ResponseCode};
+use smallvec::SmallVec;
 use store::ShardId;
 
 /// What to do with a request.
@@ -20,19 +22,25 @@ pub enum Admission {
     Refuse(Refusal),
 }
 
-/// Reads a request, in a store of `shards` shards.
-pub fn admit(code: RequestCode, command: &Command, shards: u16) -> Admission {
-    let read = if code == RequestCode::EndTransaction { end(command, shards) } else { resume(command, shards) };
-    match read {
-        Ok(Some((shard, request))) => Admission::Ask(shard, request),
+/// The end of a transaction with this header, in a store of `shards` shards. `frame` is the one that was scanned.
+pub fn admit_end(fields: &EndHeader, frame: &[u8], shards: u16) -> Admission {
+    match end(fields, frame, shards) {
+        Ok(Some((shard, request))) => Admission::Ask(shard, TransactionRequest::End(request)),
         Ok(None) => Admission::Nothing,
         Err(refusal) => Admission::Refuse(refusal),
     }
 }
 
-fn end(command: &Command, shards: u16) -> Result<Option<(ShardId, TransactionRequest)>, Refusal> {
-    let ext = &command.ext;
-    let end = match ext.i32("commitOrRollback")? {
+/// A half message that was given up is to be checked again.
+pub fn admit_resume(command: &Command, shards: u16) -> Admission {
+    match resume(command, shards) {
+        Ok((shard, request)) => Admission::Ask(shard, request),
+        Err(refusal) => Admission::Refuse(refusal),
+    }
+}
+
+fn end(fields: &EndHeader, frame: &[u8], shards: u16) -> Result<Option<(ShardId, EndTransaction)>, Refusal> {
+    let end = match fields.end {
         0 => return Ok(None),
         sys_flag::TRANSACTION_COMMIT => End::Commit,
         sys_flag::TRANSACTION_ROLLBACK => End::Rollback,
@@ -41,22 +49,22 @@ fn end(command: &Command, shards: u16) -> Result<Option<(ShardId, TransactionReq
             return Err(Refusal::new(ResponseCode::SystemError, remark));
         }
     };
-    let offset = PhysicalOffset::from_i64(ext.i64("commitLogOffset")?).ok_or_else(not_found)?;
+    let offset = PhysicalOffset::from_i64(fields.log_offset).ok_or_else(not_found)?;
     let request = EndTransaction {
-        table_offset: ext.i64("tranStateTableOffset")?,
+        table_offset: fields.table_offset,
         offset,
-        group: ext.get("producerGroup").map(Into::into),
+        group: SmallVec::from_slice(&fields.producer_group.text(frame)),
         end,
-        from_check: ext.boolean("fromTransactionCheck").unwrap_or(false),
+        from_check: fields.from_check,
     };
-    Ok(Some((shard_of(offset, shards)?, TransactionRequest::End(request))))
+    Ok(Some((shard_of(offset, shards)?, request)))
 }
 
-fn resume(command: &Command, shards: u16) -> Result<Option<(ShardId, TransactionRequest)>, Refusal> {
+fn resume(command: &Command, shards: u16) -> Result<(ShardId, TransactionRequest), Refusal> {
     let id = command.ext.text("msgId")?;
     let wrong = || Refusal::new(ResponseCode::SystemError, format!("msgId {id:?} is no offset message id"));
     let offset = OffsetMessageId::parse(id.as_bytes()).ok_or_else(wrong)?.offset;
-    Ok(Some((shard_of(offset, shards)?, TransactionRequest::ResumeCheck(offset))))
+    Ok((shard_of(offset, shards)?, TransactionRequest::ResumeCheck(offset)))
 }
 
 fn shard_of(offset: PhysicalOffset, shards: u16) -> Result<ShardId, Refusal> {
@@ -66,6 +74,8 @@ fn shard_of(offset: PhysicalOffset, shards: u16) -> Result<ShardId, Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use remoting::RequestCode;
+    use remoting::scan::{Fields, scan};
     use store::SHARD_SPAN;
 
     fn request(fields: &[(&str, &str)]) -> Command {
@@ -87,7 +97,14 @@ mod tests {
     }
 
     fn code(fields: &[(&str, &str)]) -> Result<(u16, EndTransaction), i32> {
-        match admit(RequestCode::EndTransaction, &request(fields), 2) {
+        let frame = request(fields).to_frame();
+        let header = match scan(&frame).expect("a frame").fields {
+            Fields::End(header) => header,
+            // Answered with SYSTEM_ERROR before anything else.
+            Fields::Invalid(_) => return Err(1),
+            other => panic!("{other:?}"),
+        };
+        match admit_end(&header, &frame, 2) {
             Admission::Ask(shard, TransactionRequest::End(request)) => Ok((shard.0, request)),
             Admission::Ask(..) => Err(-2),
             Admission::Nothing => Err(-1),
@@ -99,7 +116,7 @@ mod tests {
     fn the_log_offset_names_the_shard() {
         let (shard, first) = code(&[("bname", "broker-a"), ("odd", "x")]).unwrap();
         assert_eq!((shard, first.table_offset, first.offset.0, first.end), (0, 3, 379, End::Commit));
-        assert_eq!((first.group.as_deref(), first.from_check), (Some("pg"), false));
+        assert_eq!((&first.group[..], first.from_check), (&b"pg"[..], false));
         let offset = (SHARD_SPAN + 1).to_string();
         let (shard, second) =
             code(&[("commitLogOffset", &offset), ("commitOrRollback", "12"), ("fromTransactionCheck", "true")])
@@ -122,11 +139,11 @@ mod tests {
         ] {
             assert_eq!(code(&[fields]).unwrap_err(), 1, "{fields:?}");
         }
-        assert_eq!(code(&[("commitOrRollback", "0"), ("commitLogOffset", "x")]).unwrap_err(), -1);
-        assert_eq!(code(&[("producerGroup", "")]).unwrap().1.group, None);
+        assert_eq!(code(&[("commitOrRollback", "0"), ("commitLogOffset", "-1")]).unwrap_err(), -1);
+        assert!(code(&[("producerGroup", "")]).unwrap().1.group.is_empty());
         for id in ["", "zz", "7F000001000086CF", "7F000001000086CF0100000000000000"] {
             let command = Command::request(RequestCode::ResumeCheckHalfMessage, 0).with_field("msgId", id);
-            let refused = admit(RequestCode::ResumeCheckHalfMessage, &command, 2);
+            let refused = admit_resume(&command, 2);
             assert!(matches!(refused, Admission::Refuse(Refusal { code: 1, .. })), "{id}: {refused:?}");
         }
     }

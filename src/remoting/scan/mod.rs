@@ -1,7 +1,7 @@
 //! The hot path's reading of a header: one pass, no allocation, no tree.
 //!
-//! Role: [`scan`] gives code, opaque, flag, language and version of any frame, and for sends, pulls and pops their fields: numbers
-//! parsed, texts as offsets into the frame. The result is `Copy` and holds no reference, so it travels with a copied frame to
+//! Role: [`scan`] gives code, opaque, flag, language and version of any frame, and for sends, pulls, pops and ends of transactions their
+//! fields: numbers parsed, texts as offsets into the frame. The result is `Copy` and holds no reference, so it travels with a copied frame to
 //! another core. A field that is missing or wrong becomes [`Fields::Invalid`], which is answered; a header that makes no
 //! sense is a [`FrameError`], which closes the connection. Agrees with [`crate::Command::decode`] on every input (fuzzed).
 
@@ -10,8 +10,10 @@ use crate::command::{FLAG_ONEWAY, FLAG_RESPONSE, FieldError, Problem, end, json_
 use crate::compact::CompactReader;
 use crate::cursor::{Cursor, Malformed, Token, unescape};
 use crate::frame::{self, FrameError, PREFIX_BYTES, SerializeType};
+use names::Names;
 use std::borrow::Cow;
 
+mod names;
 mod plain;
 
 /// A text of a header: where it lies in its frame.
@@ -115,6 +117,8 @@ pub enum Fields {
     Pull(PullHeader),
     /// POP_MESSAGE (200050).
     Pop(PopHeader),
+    /// END_TRANSACTION (37).
+    End(EndHeader),
     /// One of those codes with a field that does not serve.
     Invalid(FieldError),
     /// Any other code, or a response.
@@ -208,6 +212,21 @@ pub struct PopHeader {
     pub order: bool,
 }
 
+/// The header of the end of a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndHeader {
+    /// Producer group; may be absent.
+    pub producer_group: Span,
+    /// The half message's place in its queue, as the sender says.
+    pub table_offset: i64,
+    /// The half message's place in the log, as the sender says.
+    pub log_offset: i64,
+    /// What is asked for: one of [`message::sys_flag`]'s `TRANSACTION_*`, or nonsense.
+    pub end: i32,
+    /// It answers a check; false when absent.
+    pub from_check: bool,
+}
+
 /// Scans a whole frame (its 4 bytes of length included).
 ///
 /// # Errors
@@ -246,148 +265,6 @@ pub fn scan(frame: &[u8]) -> Result<ScannedHeader, FrameError> {
 /// Fields of the widest header (a send has 14).
 const SLOTS: usize = 14;
 type Slots = [Span; SLOTS];
-
-/// Which names a code's fields have.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Names {
-    SendShort,
-    SendLong,
-    Pull,
-    Pop,
-    None,
-}
-
-impl Names {
-    fn of(code: i32) -> Self {
-        match code {
-            310 | 320 => Self::SendShort,
-            10 => Self::SendLong,
-            11 | 361 => Self::Pull,
-            200_050 => Self::Pop,
-            _ => Self::None,
-        }
-    }
-
-    /// The slot of a field name; sends use the order of the short names, a to n.
-    #[inline]
-    fn slot(self, name: &[u8]) -> Option<usize> {
-        match self {
-            Self::SendShort => match name {
-                [letter @ b'a'..=b'n'] => Some(usize::from(letter - b'a')),
-                _ => None,
-            },
-            Self::SendLong => send_slot(name),
-            Self::Pull => pull_slot(name),
-            Self::Pop => pop_slot(name),
-            Self::None => None,
-        }
-    }
-}
-
-/// Length and one letter tell the long names apart; the whole name is then compared once.
-fn send_slot(name: &[u8]) -> Option<usize> {
-    let slot = match (name.len(), name.first()?) {
-        (13, b'p') => 0,
-        (5, b't') => 1,
-        (12, _) => 2,
-        (21, _) => 3,
-        (7, b'q') => 4,
-        (7, _) => 5,
-        (13, _) => 6,
-        (4, _) => 7,
-        (10, _) => 8,
-        (14, _) => 9,
-        (8, _) => 10,
-        (17, _) => 11,
-        (5, _) if name[1] == b'a' => 12,
-        (5, _) => 13,
-        _ => return None,
-    };
-    (SEND_NAMES[slot].as_bytes() == name).then_some(slot)
-}
-
-fn pull_slot(name: &[u8]) -> Option<usize> {
-    let slot = match (name.len(), name.first()?) {
-        (13, _) => 0,
-        (5, _) => 1,
-        (7, b'q') => 2,
-        (11, _) => 3,
-        (10, b'm') => 4,
-        (7, _) => 5,
-        (12, b'c') => 6,
-        (20, _) => 7,
-        (12, _) => 8,
-        (10, _) => 9,
-        (14, _) => 10,
-        _ => return None,
-    };
-    (PULL_NAMES[slot].as_bytes() == name).then_some(slot)
-}
-
-fn pop_slot(name: &[u8]) -> Option<usize> {
-    let slot = match (name.len(), name.first()?) {
-        (13, b'c') => 0,
-        (5, b't') => 1,
-        (7, b'q') => 2,
-        (8, b'b') => 3,
-        (10, _) => 4,
-        (13, _) => 5,
-        (8, b'p') => 6,
-        (8, _) => 7,
-        (3, _) => 8,
-        (7, _) => 9,
-        (5, _) => 10,
-        (9, _) => 11,
-        _ => return None,
-    };
-    (POP_NAMES[slot].as_bytes() == name).then_some(slot)
-}
-
-const SEND_NAMES: [&str; 14] = [
-    "producerGroup",
-    "topic",
-    "defaultTopic",
-    "defaultTopicQueueNums",
-    "queueId",
-    "sysFlag",
-    "bornTimestamp",
-    "flag",
-    "properties",
-    "reconsumeTimes",
-    "unitMode",
-    "maxReconsumeTimes",
-    "batch",
-    "bname",
-];
-
-const PULL_NAMES: [&str; 11] = [
-    "consumerGroup",
-    "topic",
-    "queueId",
-    "queueOffset",
-    "maxMsgNums",
-    "sysFlag",
-    "commitOffset",
-    "suspendTimeoutMillis",
-    "subscription",
-    "subVersion",
-    "expressionType",
-];
-
-const POP_NAMES: [&str; 12] = [
-    "consumerGroup",
-    "topic",
-    "queueId",
-    "bornTime",
-    "maxMsgNums",
-    "invisibleTime",
-    "pollTime",
-    "initMode",
-    "exp",
-    "expType",
-    "order",
-    "attemptId",
-];
 
 fn scan_json(frame: &[u8], scanned: &mut ScannedHeader, slots: &mut Slots) -> Result<(), FrameError> {
     let relative = |Malformed(at): Malformed| FrameError::Json((at - PREFIX_BYTES) as u32);
@@ -542,6 +419,13 @@ fn fields(frame: &[u8], code: i32, slots: &Slots) -> Result<Fields, FieldError> 
             order: fields.boolean(10),
             attempt: slots[11],
         })),
+        Names::End => Ok(Fields::End(EndHeader {
+            producer_group: slots[0],
+            table_offset: fields.i64(1)?,
+            log_offset: fields.i64(2)?,
+            end: fields.i32(3)?,
+            from_check: fields.boolean(4),
+        })),
         Names::None => Ok(Fields::Other),
     }
 }
@@ -555,12 +439,7 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn error(&self, slot: usize, problem: Problem) -> FieldError {
-        let field = match self.names {
-            Names::Pull => PULL_NAMES[slot],
-            Names::Pop => POP_NAMES[slot],
-            Names::SendShort | Names::SendLong | Names::None => SEND_NAMES[slot],
-        };
-        FieldError { field, problem }
+        FieldError { field: self.names.long_name(slot), problem }
     }
 
     fn required(&self, slot: usize) -> Result<Span, FieldError> {

@@ -3,7 +3,8 @@
 //! Role: the quick way through such a header, eight bytes at a time. Whatever is unusual ends in `None`, and the caller
 //! reads the header again by the general rules; so this file may give up, but must never disagree.
 
-use super::{Names, SLOTS, ScannedHeader, Slots, Span};
+use super::names::Names;
+use super::{SLOTS, ScannedHeader, Slots, Span};
 use crate::codes::LanguageCode;
 use crate::frame::PREFIX_BYTES;
 

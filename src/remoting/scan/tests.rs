@@ -1,5 +1,6 @@
 //! Tests of `scan`.
 
+use super::names::{END_NAMES, POP_NAMES, PULL_NAMES, SEND_NAMES};
 use super::*;
 use crate::command::{Command, ExtFields};
 
@@ -165,6 +166,37 @@ fn pops() {
 }
 
 #[test]
+fn ends_of_transactions() {
+    let mut command = Command::request(37, 5);
+    command.ext = [
+        ("producerGroup", "pg"),
+        ("topic", "t"),
+        ("tranStateTableOffset", "-1"),
+        ("commitLogOffset", "72057594037927936"),
+        ("commitOrRollback", "8"),
+        ("fromTransactionCheck", "True"),
+        ("msgId", "7F00"),
+        ("transactionId", "7F00"),
+        ("bname", "broker-a"),
+    ]
+    .into_iter()
+    .collect();
+    for form in [SerializeType::Json, SerializeType::Compact] {
+        command.serialize_type = form;
+        let frame = command.to_frame();
+        let Fields::End(end) = scan(&frame).unwrap().fields else { panic!() };
+        assert_eq!(end.producer_group.bytes(&frame), b"pg");
+        assert_eq!((end.table_offset, end.log_offset, end.end, end.from_check), (-1, 1 << 56, 8, true));
+    }
+    for (field, required) in [("tranStateTableOffset", true), ("commitOrRollback", true), ("producerGroup", false)] {
+        let mut command = command.clone();
+        command.ext.remove(field);
+        let missing = Fields::Invalid(FieldError { field, problem: Problem::Missing });
+        assert_eq!(scan(&command.to_frame()).unwrap().fields == missing, required, "{field}");
+    }
+}
+
+#[test]
 fn headers_that_make_no_sense() {
     for bad in
         ["", "[]", "{\"code\":310,\"extFields\":{\"a\":\"x}}", "{\"code\":310", "{\"code\":310}x", "{\"code\":1e99}"]
@@ -184,9 +216,12 @@ fn every_name_has_its_slot() {
     for (slot, name) in POP_NAMES.iter().enumerate() {
         assert_eq!(Names::Pop.slot(name.as_bytes()), Some(slot));
     }
+    for (slot, name) in END_NAMES.iter().enumerate() {
+        assert_eq!(Names::End.slot(name.as_bytes()), Some(slot));
+    }
     for none in ["", "t", "topiC", "bxxxx", "queueIx", "defaultTopiX"] {
         assert_eq!((Names::SendLong.slot(none.as_bytes()), Names::Pull.slot(none.as_bytes())), (None, None));
-        assert_eq!(Names::Pop.slot(none.as_bytes()), None);
+        assert_eq!((Names::Pop.slot(none.as_bytes()), Names::End.slot(none.as_bytes())), (None, None));
     }
 }
 

@@ -278,7 +278,7 @@ impl Transaction {
             }
         }
         self.follow.changed();
-        self.ask_deferred(cx, old);
+        self.ask_deferred(old);
     }
 
     fn ask_producer(&mut self, cx: &mut ShardContext<'_, '_>, conn: ConnectionId, request: CheckRequest, id: HalfId) {
@@ -335,7 +335,7 @@ impl Transaction {
                 tracing::warn!(shard = cx.id.0, queue_offset = half, remark, "a half message was not given up");
                 self.marks.withdraw(half);
                 self.halves.reopen(half, 0);
-                self.ask_deferred(cx, half);
+                self.ask_deferred(half);
             }
         }
     }

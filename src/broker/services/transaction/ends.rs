@@ -2,7 +2,7 @@
 //!
 //! Role: finds the half, checks that the request is about it, and appends what the end brings. Invariants: the checks stand in
 //! the order of Java; an end is carried out once, whatever comes how often in which order; nothing is answered before it is
-//! stored. Oneway requests go the same way.
+//! stored. Oneway requests go the same way. The ends of a turn are collected, so that their halves are read at once.
 
 use super::halves::{Asked, End, HalfId, Outcome};
 use super::records::Half;
@@ -15,7 +15,8 @@ use crate::shard_host::append_refusal;
 use crate::snapshot::{Snapshot, Topic};
 use message::{PhysicalOffset, sys_flag};
 use remoting::ResponseCode;
-use store::{AppendError, ReadStep};
+use smallvec::{SmallVec, smallvec};
+use store::{AppendError, ReadStep, ReadTogether};
 
 /// A request, read and routed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,34 +25,94 @@ pub struct EndTransaction {
     pub table_offset: i64,
     /// The half's place in the log.
     pub offset: PhysicalOffset,
-    /// The producer's group.
-    pub group: Option<Box<str>>,
+    /// The producer's group; empty for none.
+    pub group: SmallVec<[u8; 32]>,
     /// What is asked.
     pub end: End,
     /// It answers a check.
     pub from_check: bool,
 }
 
+/// The ends of a turn, and what their halves are read into.
+#[derive(Debug, Default)]
+pub(super) struct EndsOfTurn {
+    ends: Vec<(ReplyTo, EndTransaction)>,
+    offsets: Vec<PhysicalOffset>,
+    records: ReadTogether,
+}
+
+impl EndsOfTurn {
+    /// Takes one more.
+    pub(super) fn push(&mut self, to: ReplyTo, request: EndTransaction) {
+        self.ends.push((to, request));
+    }
+
+    /// Whether there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+}
+
+/// Halves that are read at once.
+const TOGETHER: usize = 256;
+
 impl Transaction {
-    /// Carries a request out, or lets it wait.
-    pub(super) fn end(&mut self, cx: &mut ShardContext<'_, '_>, to: ReplyTo, request: EndTransaction) {
-        let asked = HalfId { queue_offset: request.table_offset as u64, offset: request.offset.0 };
-        let id = self.halves.current(asked);
+    /// Carries out what came in this turn, in its order. The halves of neighbours are read together.
+    pub(super) fn carry_out_asked(&mut self, cx: &mut ShardContext<'_, '_>) {
+        let EndsOfTurn { mut ends, mut offsets, mut records } = std::mem::take(&mut self.asked);
+        let mut left = ends.drain(..);
+        while !left.as_slice().is_empty() {
+            offsets.clear();
+            let next = &left.as_slice()[..left.len().min(TOGETHER)];
+            offsets.extend(next.iter().map(|(_, request)| PhysicalOffset(self.half_of(request).offset)));
+            cx.shard.read_together(&offsets, &mut records);
+            for (at, (to, request)) in left.by_ref().take(offsets.len()).enumerate() {
+                let id = self.half_of(&request);
+                match records.get(at) {
+                    Some(bytes) if id.offset == offsets[at].0 => self.end_of(cx, to, request, id, bytes),
+                    _ => self.end_alone(cx, to, request, id),
+                }
+            }
+        }
+        drop(left);
+        // What was asked for in between comes next turn.
+        ends.append(&mut self.asked.ends);
+        self.asked = EndsOfTurn { ends, offsets, records };
+    }
+
+    /// Where the half lies now that a request is about.
+    fn half_of(&self, request: &EndTransaction) -> HalfId {
+        self.halves.current(HalfId { queue_offset: request.table_offset as u64, offset: request.offset.0 })
+    }
+
+    /// Carries a request out, or lets it wait for cold bytes.
+    fn end_alone(&mut self, cx: &mut ShardContext<'_, '_>, to: ReplyTo, request: EndTransaction, id: HalfId) {
+        match cx.record_at(PhysicalOffset(id.offset)) {
+            ReadStep::Ready(Some(bytes)) => self.end_of(cx, to, request, id, &bytes),
+            ReadStep::Ready(None) => refuse(cx, &to, &not_found()),
+            ReadStep::Missing(missing) => self.park(cx, to, TransactionRequest::End(request), missing),
+            ReadStep::Failed(error) => cx.answers.refuse(&to, ResponseCode::SystemError, &error.to_string()),
+        }
+    }
+
+    /// Carries a request out. `bytes` is the record of its half.
+    fn end_of(
+        &mut self,
+        cx: &mut ShardContext<'_, '_>,
+        to: ReplyTo,
+        request: EndTransaction,
+        id: HalfId,
+        bytes: &[u8],
+    ) {
         let mut texts = DelayTexts::default();
-        let bytes = match cx.record_at(PhysicalOffset(id.offset)) {
-            ReadStep::Ready(Some(bytes)) => bytes,
-            ReadStep::Ready(None) => return refuse(cx, &to, &not_found()),
-            ReadStep::Missing(missing) => return self.park(cx, to, TransactionRequest::End(request), missing),
-            ReadStep::Failed(error) => return cx.answers.refuse(&to, ResponseCode::SystemError, &error.to_string()),
-        };
-        let half = match self.check_names(cx, &bytes, id, &request) {
+        let half = match self.check_names(cx, bytes, id, &request) {
             Ok(half) => half,
             Err(refusal) => return refuse(cx, &to, &refusal),
         };
         match self.halves.ask(id, request.end) {
             Asked::CarryOut if request.end == End::Rollback => {
                 self.marks.add(id.queue_offset);
-                self.waiting.insert(id.queue_offset, vec![to]);
+                self.waiting.insert(id.queue_offset, smallvec![to]);
             }
             Asked::CarryOut => self.commit(cx, to, id, half, &mut texts),
             Asked::Joined => self.waiting.entry(id.queue_offset).or_default().push(to),
@@ -83,7 +144,7 @@ impl Transaction {
                 "the end comes after the CHECK_IMMUNITY_TIME_IN_SECONDS of the message: it waits for its check";
             return Err(Refusal::new(ResponseCode::IllegalOperation, remark));
         }
-        if half.group().is_none() || half.group() != request.group.as_deref().map(str::as_bytes) {
+        if half.group() != Some(&request.group[..]) {
             return Err(system_error("The producer group wrong"));
         }
         if half.record.queue_offset().0 != id.queue_offset {
@@ -111,7 +172,11 @@ impl Transaction {
         let (rules, now_ms) = (&cx.snapshot.delays, cx.now().wall_ms);
         half.deliver();
         let wished = delay::Target { topic: real.name.as_bytes(), queue_id: real_queue, shard };
-        let (topic, queue_id) = match delay::redirect(&mut half.list, wished, rules, now_ms, texts) {
+        let waiting = match half.asks_delay {
+            true => delay::redirect(&mut half.list, wished, rules, now_ms, texts),
+            false => Ok(None),
+        };
+        let (topic, queue_id) = match waiting {
             Ok(Some(waiting)) => (waiting.topic, waiting.queue_id),
             Ok(None) => (real.name.as_bytes(), real_queue),
             Err(refusal) => {
@@ -122,7 +187,7 @@ impl Transaction {
         let sys_flag = sys_flag::with_transaction(half.record.sys_flag(), sys_flag::TRANSACTION_COMMIT);
         match cx.put(shard, &half.fields(topic, queue_id, sys_flag), task.waiter()) {
             Ok(()) => {
-                self.waiting.insert(id.queue_offset, vec![to]);
+                self.waiting.insert(id.queue_offset, smallvec![to]);
                 if here {
                     self.marks.add(id.queue_offset);
                 }

@@ -6,14 +6,13 @@
 //! 50 bytes for each open half, and a bounded table of old offsets and of outcomes. It reads no record, writes none, and
 //! knows no client.
 
+use super::ended::{EndedAhead, Outcomes};
 use hashbrown::HashMap;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeMap;
 
 /// A map by queue offset.
 pub type ByOffset<T> = HashMap<u64, T, foldhash::fast::RandomState>;
 
-/// Ended halves whose outcome is remembered, for an end that comes again.
-const MAX_RECENT: usize = 1 << 16;
 /// Old offsets that are remembered; an end under one that is forgotten is answered by the next check instead.
 const MAX_MOVED: usize = 1 << 18;
 
@@ -98,10 +97,9 @@ pub struct Halves {
     /// Queue offset of the next half to take from the queue.
     next: u64,
     open: BTreeMap<u64, Half>,
-    /// Ended although the queue was not read up to them yet; all at or above `next`.
-    ended_ahead: BTreeSet<u64>,
-    outcomes: ByOffset<Outcome>,
-    outcomes_by_age: VecDeque<u64>,
+    /// Ended although the queue was not read up to them yet; all above `next`.
+    ended_ahead: EndedAhead,
+    outcomes: Outcomes,
     /// Halves by an old queue offset: the old physical offset, the queue offset after it.
     moved: ByOffset<(u64, u64)>,
     /// The old queue offset of each half that was moved.
@@ -150,18 +148,20 @@ impl Halves {
         if id.queue_offset < self.next {
             return;
         }
-        self.next = id.queue_offset + 1;
-        if !self.ended_ahead.remove(&id.queue_offset) {
-            self.open.entry(id.queue_offset).or_insert(Half::new(id.offset));
-        }
+        self.open.entry(id.queue_offset).or_insert(Half::new(id.offset));
+        self.step_to(id.queue_offset + 1);
     }
 
     /// The queue was read up to here; what was not taken below is lost.
     pub fn advance(&mut self, next: u64) {
         if next > self.next {
-            self.next = next;
-            self.ended_ahead = self.ended_ahead.split_off(&next);
+            self.step_to(next);
         }
+    }
+
+    /// Goes on to `next`, and past what has ended from there on.
+    fn step_to(&mut self, next: u64) {
+        self.next = self.ended_ahead.forget_below(next);
     }
 
     /// Where the half lies now that had these offsets once.
@@ -182,12 +182,12 @@ impl Halves {
 
     /// A producer ends a half of which a record with these offsets exists.
     pub fn ask(&mut self, id: HalfId, end: End) -> Asked {
-        let ahead = id.queue_offset >= self.next && !self.ended_ahead.contains(&id.queue_offset);
+        let ahead = id.queue_offset >= self.next && !self.ended_ahead.contains(id.queue_offset);
         if ahead {
             self.open.entry(id.queue_offset).or_insert(Half::new(id.offset));
         }
         let Some(half) = self.open.get_mut(&id.queue_offset) else {
-            return Asked::Done(self.outcomes.get(&id.queue_offset).copied());
+            return Asked::Done(self.outcomes.get(id.queue_offset));
         };
         if half.offset != id.offset {
             return Asked::Unknown;
@@ -214,10 +214,19 @@ impl Halves {
     /// A half ended before the start. Tells whether it was open.
     pub fn ended_before(&mut self, queue_offset: u64) -> bool {
         let was_open = self.open.remove(&queue_offset).is_some();
-        if was_open && queue_offset >= self.next {
-            self.ended_ahead.insert(queue_offset);
+        if was_open {
+            self.leave(queue_offset);
         }
         was_open
+    }
+
+    /// An offset is done with: the queue need not be read up to it.
+    fn leave(&mut self, queue_offset: u64) {
+        if queue_offset == self.next {
+            self.step_to(queue_offset + 1);
+        } else if queue_offset > self.next {
+            self.ended_ahead.insert(queue_offset);
+        }
     }
 
     /// It is over with a half.
@@ -225,8 +234,8 @@ impl Halves {
         if !self.ended_before(queue_offset) {
             return;
         }
-        self.remember(queue_offset, outcome);
-        self.forget_path(queue_offset, |halves, old| halves.remember(old, outcome));
+        self.outcomes.remember(queue_offset, outcome);
+        self.forget_path(queue_offset, |halves, old| halves.outcomes.remember(old, outcome));
     }
 
     /// The next half at or above `from` that may be checked, among the first `look` that are open there; and where to look on,
@@ -289,9 +298,7 @@ impl Halves {
     /// A half lies under new offsets now.
     pub fn moved(&mut self, old: u64, new: HalfId, check_at_us: u64) {
         let Some(half) = self.open.remove(&old) else { return };
-        if old >= self.next {
-            self.ended_ahead.insert(old);
-        }
+        self.leave(old);
         self.open.insert(new.queue_offset, Half { offset: new.offset, check_at_us, state: State::Pending, ..half });
         if self.moved.len() < MAX_MOVED {
             self.moved.insert(old, (half.offset, new.queue_offset));
@@ -307,17 +314,6 @@ impl Halves {
             self.moved.remove(&old);
             each(self, old);
             at = old;
-        }
-    }
-
-    fn remember(&mut self, queue_offset: u64, outcome: Outcome) {
-        if self.outcomes.insert(queue_offset, outcome).is_none() {
-            self.outcomes_by_age.push_back(queue_offset);
-        }
-        if self.outcomes_by_age.len() > MAX_RECENT
-            && let Some(oldest) = self.outcomes_by_age.pop_front()
-        {
-            self.outcomes.remove(&oldest);
         }
     }
 }

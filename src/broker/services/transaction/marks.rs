@@ -5,7 +5,6 @@
 //! record with a mark of a half that is not below the halves' own low. Bounded: of very many records neighbours are joined.
 
 use std::collections::VecDeque;
-use std::io::Write;
 
 /// A record takes no more marks once its body has this many bytes (Java's `transactionOpMsgMaxSize`).
 const MAX_BODY_BYTES: usize = 4096;
@@ -63,10 +62,11 @@ impl Marks {
         if self.due.is_empty() {
             return None;
         }
-        let mut body = Vec::new();
+        let (mut body, mut text) = (Vec::new(), itoa::Buffer::new());
         let mut count = 0;
         while count < self.due.len() && body.len() < MAX_BODY_BYTES {
-            write!(body, "{},", self.due[count]).expect("a vector takes everything");
+            body.extend_from_slice(text.format(self.due[count]).as_bytes());
+            body.push(b',');
             count += 1;
         }
         let rest = self.due.split_off(count);

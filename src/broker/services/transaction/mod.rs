@@ -8,6 +8,7 @@
 //! under check. It knows no connection but those that it answers.
 
 mod checks;
+mod ended;
 mod ends;
 mod follow;
 pub mod halves;
@@ -36,6 +37,7 @@ use message::{PhysicalOffset, names};
 use reactor::ConnectionId;
 use remoting::{Command, ResponseCode};
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use store::{Missing, ShardId};
@@ -76,8 +78,10 @@ pub struct Transaction {
     marks_at_us: u64,
     half_queue: u32,
     op_queue: u32,
+    /// Ends that came in this turn.
+    asked: ends::EndsOfTurn,
     /// Who waits for the end of a half that is under way.
-    waiting: ByOffset<Vec<ReplyTo>>,
+    waiting: ByOffset<SmallVec<[ReplyTo; 1]>>,
     /// Ends that came while their half was being written again.
     deferred: ByOffset<Vec<(ReplyTo, EndTransaction)>>,
     /// Requests that wait for cold bytes, by number.
@@ -203,6 +207,7 @@ impl ShardService for Transaction {
 
     fn run(&mut self, cx: &mut ShardContext<'_, '_>) {
         let now_us = cx.now().mono_us;
+        self.carry_out_asked(cx);
         if self.marks_at_us <= now_us {
             self.write_marks(cx);
         }
@@ -249,6 +254,9 @@ impl ShardService for Transaction {
     }
 
     fn due_us(&self) -> Option<u64> {
+        if !self.asked.is_empty() {
+            return Some(0);
+        }
         let marks = (!self.marks.due().is_empty()).then_some(self.marks_at_us);
         let follow = self.follow.due_us(self.halves.next());
         let checks = self.checks.due_us(!self.halves.is_empty() || self.follow.is_behind(self.halves.next()));
@@ -266,10 +274,10 @@ impl ShardService for Transaction {
 }
 
 impl Transaction {
-    /// Carries out a client's request, or lets it wait.
+    /// Takes a client's request: an end is carried out when its turn ends.
     pub fn request(&mut self, cx: &mut ShardContext<'_, '_>, to: ReplyTo, request: TransactionRequest) {
         match request {
-            TransactionRequest::End(request) => self.end(cx, to, request),
+            TransactionRequest::End(request) => self.asked.push(to, request),
             TransactionRequest::ResumeCheck(offset) => self.resume_check(cx, to, offset),
         }
     }
@@ -311,7 +319,7 @@ impl Transaction {
         for to in self.waiting.remove(&half).unwrap_or_default() {
             answer(cx, &to);
         }
-        self.ask_deferred(cx, half);
+        self.ask_deferred(half);
     }
 
     /// An end was not stored: the half is open as before.
@@ -323,10 +331,13 @@ impl Transaction {
         }
     }
 
-    /// Ends that came while the half was under way otherwise are carried out now.
-    fn ask_deferred(&mut self, cx: &mut ShardContext<'_, '_>, half: u64) {
+    /// Ends that came while the half was under way otherwise can be carried out.
+    fn ask_deferred(&mut self, half: u64) {
+        if self.deferred.is_empty() {
+            return;
+        }
         for (to, request) in self.deferred.remove(&half).unwrap_or_default() {
-            self.end(cx, to, request);
+            self.asked.push(to, request);
         }
     }
 
@@ -351,6 +362,5 @@ impl Transaction {
 
 /// Answers with SUCCESS.
 fn answer(cx: &mut ShardContext<'_, '_>, to: &ReplyTo) {
-    let response = Command::response(ResponseCode::Success, to.opaque, to.form);
-    cx.answers.reply(to, &[], |out| response.encode(out));
+    cx.answers.reply(to, &[], |out| Command::response(ResponseCode::Success, to.opaque, to.form).encode(out));
 }

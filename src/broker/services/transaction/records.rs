@@ -41,24 +41,44 @@ pub struct Half<'a> {
     pub record: RecordView<'a>,
     /// Its properties.
     pub list: PropertyList<'a>,
+    /// Its properties ask for a delay: [`crate::processor::delay::redirect`] decides.
+    pub asks_delay: bool,
+    real_topic: Option<&'a [u8]>,
+    real_queue: Option<&'a [u8]>,
+    group: Option<&'a [u8]>,
+    immunity: Option<&'a [u8]>,
 }
 
 impl<'a> Half<'a> {
     /// The half message of these bytes; `None` for a record of another topic.
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         let record = RecordView::parse(bytes).ok().filter(|record| record.topic() == names::HALF_TOPIC)?;
-        Some(Self { record, list: PropertyList::parse(record.properties()) })
+        let list = PropertyList::parse(record.properties());
+        let (mut real_topic, mut real_queue, mut group, mut immunity) = (None, None, None, None);
+        let mut asks_delay = false;
+        for (name, value) in list.iter() {
+            match name {
+                name::REAL_TOPIC => real_topic = Some(value),
+                name::REAL_QUEUE_ID => real_queue = Some(value),
+                name::PRODUCER_GROUP => group = Some(value),
+                name::CHECK_IMMUNITY_TIME => immunity = Some(value),
+                name::DELAY | name::TIMER_DELAY_SEC | name::TIMER_DELAY_MS | name::TIMER_DELIVER_MS => {
+                    asks_delay = true;
+                }
+                _ => {}
+            }
+        }
+        Some(Self { record, list, asks_delay, real_topic, real_queue, group, immunity })
     }
 
     /// Topic and queue that it is for.
     pub fn target(&self) -> Option<(&'a [u8], u32)> {
-        let topic = self.list.get(name::REAL_TOPIC)?;
-        Some((topic, number(self.list.get(name::REAL_QUEUE_ID)?)?))
+        Some((self.real_topic?, number(self.real_queue?)?))
     }
 
     /// The producer group.
     pub fn group(&self) -> Option<&'a [u8]> {
-        self.list.get(name::PRODUCER_GROUP)
+        self.group
     }
 
     /// Its age in ms by the sender's clock, or by ours when the sender's is ahead.
@@ -70,8 +90,7 @@ impl<'a> Half<'a> {
 
     /// Whether an end that is no answer to a check comes too late: after the time that the sender chose itself.
     pub fn is_late(&self, now_ms: i64, timeout_ms: u32) -> bool {
-        let own = self.list.get(name::CHECK_IMMUNITY_TIME);
-        own.is_some_and(|text| self.age_ms(now_ms) > immunity_ms(Some(text), timeout_ms))
+        self.immunity.is_some_and(|own| self.age_ms(now_ms) > immunity_ms(Some(own), timeout_ms))
     }
 
     /// Whether its producer is to be asked now.
@@ -81,7 +100,7 @@ impl<'a> Half<'a> {
         if times >= rules.max_checks || age_ms > u64::from(rules.reserved_hours) * 3_600_000 {
             return Verdict::GiveUp;
         }
-        let immunity_ms = immunity_ms(self.list.get(name::CHECK_IMMUNITY_TIME), rules.timeout_ms);
+        let immunity_ms = immunity_ms(self.immunity, rules.timeout_ms);
         if age_ms <= immunity_ms { Verdict::After(immunity_ms - age_ms + 1) } else { Verdict::Check(times + 1) }
     }
 
