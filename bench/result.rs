@@ -62,6 +62,27 @@ pub struct RunResult {
     pub broker_cpu_ns_per_operation: Option<f64>,
     /// Processor time of the load generator for one operation.
     pub load_cpu_ns_per_operation: Option<f64>,
+    /// The search for the highest rate, step by step.
+    #[serde(default)]
+    pub steps: Vec<Step>,
+    /// What else is to be known: ended early, lost messages, first remarks of errors.
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+/// One step of the search for the highest rate that a broker sustains.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Step {
+    /// Operations per second that were asked for.
+    pub target_rate: f64,
+    /// Those that came.
+    pub rate: f64,
+    /// 99 % of the latencies are no longer.
+    pub p99_ns: u64,
+    /// Operations that failed, or were not begun in time.
+    pub failed: u64,
+    /// Whether it was sustained.
+    pub is_sustained: bool,
 }
 
 /// What a run was asked to do. A new option has a default.

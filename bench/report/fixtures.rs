@@ -44,5 +44,7 @@ pub fn run(label: &str, seconds: u32) -> RunResult {
         samples: (0..seconds).map(sample).collect(),
         broker_cpu_ns_per_operation: Some(1_700.0),
         load_cpu_ns_per_operation: Some(900.0),
+        steps: Vec::new(),
+        notes: Vec::new(),
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::units::{bytes, count, duration, number};
-use crate::result::{DISCONNECTED, Latency, Mode, RunOptions, RunResult, TIMED_OUT};
+use crate::result::{DISCONNECTED, Latency, Mode, RunOptions, RunResult, Step, TIMED_OUT};
 
 /// Several lines, aligned, the last one ended.
 pub fn to_text(result: &RunResult) -> String {
@@ -26,7 +26,24 @@ pub fn to_text(result: &RunResult) -> String {
         text.push('\n');
         text.push_str(&aligned(&latency_table(&result.latencies)));
     }
+    if !result.steps.is_empty() {
+        text.push('\n');
+        text.push_str(&aligned(&step_table(&result.steps)));
+    }
+    for note in &result.notes {
+        let _ = writeln!(text, "note: {}", one_line(note));
+    }
     text
+}
+
+/// Head and one row for each step of a search.
+fn step_table(steps: &[Step]) -> Vec<Vec<String>> {
+    let head = ["step", "rate", "p99", "failed", "sustained"];
+    let row = |s: &Step| {
+        let kept = if s.is_sustained { "yes" } else { "no" };
+        [number(s.target_rate), number(s.rate), duration(s.p99_ns as f64), count(s.failed), kept.into()].to_vec()
+    };
+    std::iter::once(head.map(String::from).to_vec()).chain(steps.iter().map(row)).collect()
 }
 
 /// What was asked for, in one line.

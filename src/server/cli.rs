@@ -18,6 +18,7 @@ Examples:
   ringmq broker -c broker.conf               a broker alone, with the Java broker's file
   ringmq --set flushDiskType=SYNC_FLUSH      answer a send only when it is on the disk
   ringmq --help-config                       every key of broker.conf and what it does here
+  ringmq bench produce                       puts load on a broker and measures it (ringmq bench --help)
 
 Clients connect to the name server's address. A broker also listens on its port minus 2 (the VIP port).
 Stop with SIGTERM or Ctrl-C: what is in flight is finished (at most 10 s) and the store is closed in order.";

@@ -10,6 +10,11 @@ use server::{boot, cli::Cli, config::Config, settings};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    let mut arguments = std::env::args_os().skip(1);
+    if arguments.next().is_some_and(|role| role == "bench") {
+        // The load generator shares no flag with the servers.
+        return bench::main(arguments);
+    }
     let cli = Cli::parse();
     if cli.flags.help_config {
         print!("{}", settings::reference_page());

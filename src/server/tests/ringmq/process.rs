@@ -76,6 +76,12 @@ impl Ringmq {
         Self { child, banner }
     }
 
+    /// Stops it in the middle of whatever it does; it keeps its connections. Only the drop ends it.
+    pub fn freeze(&self) {
+        let kill = Process::new("kill").args(["-STOP", &self.child.id().to_string()]).status().unwrap();
+        assert!(kill.success());
+    }
+
     /// Asks it to stop and waits for its end; gives its exit code and what it wrote to stderr.
     pub fn stop(mut self) -> (Option<i32>, String) {
         let kill = Process::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::process::{Client, Ringmq, at, broker_port, free_port, text};
 
-fn folder_bytes(path: &Path) -> u64 {
+/// Bytes of a folder as the disk has them.
+pub fn folder_bytes(path: &Path) -> u64 {
     let mut bytes = 0;
     for entry in std::fs::read_dir(path).unwrap() {
         let entry = entry.unwrap();
@@ -20,7 +21,7 @@ fn folder_bytes(path: &Path) -> u64 {
 }
 
 /// The broker names of a topic's route.
-fn route(client: &mut Client, topic: &str) -> String {
+pub fn route(client: &mut Client, topic: &str) -> String {
     let answer = client.call(105, &[("topic", topic)], b"");
     if answer.code == 0 { String::from_utf8(answer.body).unwrap() } else { String::new() }
 }
