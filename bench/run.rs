@@ -20,7 +20,7 @@ use crate::setup::{Setup, Wanted};
 use crate::signals;
 use crate::work::pull::QueueEnd;
 use crate::work::target::Budget;
-use crate::workloads::{Parts, Works, producer_group};
+use crate::workloads::{Parts, Works, delay_ms, producer_group};
 
 /// A step of a search is sustained when so much of its rate came.
 const SUSTAINED: f64 = 0.99;
@@ -163,7 +163,7 @@ impl Run<'_> {
             threads: args.threads,
             cpus: args.cpu.clone(),
             clock: self.clock,
-            warm_up_s: args.warm_up,
+            warm_up_s: warm_up_s(args),
             seconds: args.seconds,
             rate,
             patience: Duration::from_secs(args.timeout),
@@ -180,7 +180,7 @@ impl Run<'_> {
     fn load_all(&self, parts: &mut Parts<'_>, ends: &[QueueEnd]) -> Result<((Vec<Step>, u64), Loaded, Option<f64>)> {
         let args = self.args;
         let base = Load { main: parts.main(), ..self.load(parts.setup(), args.rate, args.workload.name()) };
-        let settle = base.settle + Duration::from_millis(u64::from(parts.delay_ms()));
+        let settle = base.settle + Duration::from_millis(u64::from(delay_ms(args)));
         let base = Load { settle, ..base };
         if !args.find_max {
             let works = parts.works(ends)?;
@@ -283,7 +283,7 @@ impl Run<'_> {
             broker: setup.address.to_string(),
             options: options(args, setup, rate),
             started: started.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
-            warm_up_s: args.warm_up,
+            warm_up_s: warm_up_s(args),
             measured_s: loaded.measured_s,
             totals: Totals {
                 operations: loaded.operations,
@@ -300,6 +300,11 @@ impl Run<'_> {
             notes: self.notes,
         }
     }
+}
+
+/// Seconds before measuring: of delayed messages, until as many arrive as are sent.
+fn warm_up_s(args: &Args) -> f64 {
+    args.warm_up.max(f64::from(delay_ms(args)) / 1e3 * 1.1)
 }
 
 /// Whether a step's rate was sustained.

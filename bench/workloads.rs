@@ -83,15 +83,6 @@ impl<'r> Parts<'r> {
         }
     }
 
-    /// How long delayed messages wait, ms.
-    pub fn delay_ms(&self) -> u32 {
-        match (self.args.workload, self.args.delay_ms) {
-            (Workload::Delay, Some(ms)) => ms,
-            (Workload::Delay, None) => LEVELS_MS[self.args.delay_level as usize - 1],
-            _ => 0,
-        }
-    }
-
     /// The connections of a load. `ends`: of the queues, for those that read.
     pub fn works(&mut self, ends: &[QueueEnd]) -> Result<Works> {
         let window = self.args.window as usize;
@@ -141,7 +132,7 @@ impl<'r> Parts<'r> {
         let args = self.args;
         let delay = match (args.workload, args.delay_ms) {
             (Workload::Delay, Some(ms)) => Delay::Timer { ms },
-            (Workload::Delay, None) => Delay::Level { level: args.delay_level, ms: self.delay_ms() },
+            (Workload::Delay, None) => Delay::Level { level: args.delay_level, ms: delay_ms(args) },
             _ => Delay::None,
         };
         let group = |n: usize| match args.vary {
@@ -270,6 +261,15 @@ impl<'r> Parts<'r> {
             (Box::new(Sends::new(options.clone(), messages.clone(), n, self.budget).up_to(each)), WINDOW)
         };
         number.map(new).collect()
+    }
+}
+
+/// How long delayed messages wait, ms; 0 for other workloads.
+pub fn delay_ms(args: &Args) -> u32 {
+    match (args.workload, args.delay_ms) {
+        (Workload::Delay, Some(ms)) => ms,
+        (Workload::Delay, None) => LEVELS_MS[args.delay_level as usize - 1],
+        _ => 0,
     }
 }
 

@@ -448,6 +448,10 @@ impl Driver {
         while is_whole && self.next_tick_ns < self.times.end_ns {
             self.tick(end)?;
         }
+        if is_whole {
+            // What was due in the last moment before the end.
+            self.begin_due(Now { ns: self.times.end_ns - 1, ..end });
+        }
         let tick = self.recorder.tick(self.plan.thread, self.interval, thread_cpu_ns(), end.ns);
         let _ = self.ticks.send(tick);
         self.next_tick_ns = u64::MAX;
@@ -468,7 +472,7 @@ impl Driver {
             }
             self.turn(now, false)?;
         }
-        self.count_unended(end.ns.min(self.times.end_ns));
+        self.count_unended(end.ns.min(self.times.end_ns - 1));
         let tick = self.recorder.tick(self.plan.thread, u32::MAX, thread_cpu_ns(), self.plan.clock.now().ns);
         let _ = self.ticks.send(tick);
         Ok(())

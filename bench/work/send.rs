@@ -164,7 +164,7 @@ impl Sends {
         body.clear();
         for n in 0..self.options.batch {
             if n > 0 {
-                let draw = self.draws.draw();
+                let draw = self.draws.draw_member();
                 (number, size) = (draw.number, draw.size);
             }
             let properties = b"UNIQ_KEY\x017F0000010000A13B";

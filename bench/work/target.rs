@@ -181,8 +181,13 @@ impl Draws {
 
     /// The next message.
     pub fn draw(&mut self) -> Draw {
-        let Messages { topic_keys, tag_keys, queues, sizes, .. } = &self.messages;
         self.turn = self.turn.wrapping_add(1);
+        self.draw_member()
+    }
+
+    /// One more message of the same request: the queue stays.
+    pub fn draw_member(&mut self) -> Draw {
+        let Messages { topic_keys, tag_keys, queues, sizes, .. } = &self.messages;
         self.number += 1;
         Draw {
             topic: topic_keys.draw(&mut self.random),
@@ -249,6 +254,9 @@ mod tests {
         let draws: Vec<Draw> = (0..8).map(|_| first.draw()).collect();
         assert_eq!(draws.iter().map(|d| d.queue).collect::<Vec<_>>(), [1, 2, 3, 0, 1, 2, 3, 0]);
         assert_ne!(second.draw().number, draws[0].number);
+        let batch: Vec<Draw> = std::iter::once(first.draw()).chain((0..7).map(|_| first.draw_member())).collect();
+        assert!(batch.iter().all(|d| d.queue == 1) && first.draw().queue == 2, "a batch goes to one queue");
+        assert!(batch.windows(2).all(|pair| pair[0].number + 1 == pair[1].number));
         assert_eq!((first.topic(&draws[0]), first.tag(&draws[0])), ("t", ""));
     }
 }
