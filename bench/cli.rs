@@ -60,7 +60,7 @@ pub enum Header {
 
 /// The command line.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "ringmq bench", version, about = ABOUT, after_help = EXAMPLES)]
+#[command(name = "ringmq bench", version, about = ABOUT, after_help = EXAMPLES, args_override_self = true)]
 pub struct Args {
     /// What to do.
     #[arg(value_enum)]

@@ -75,7 +75,10 @@ fn each_workload_runs_counts_and_cleans_up() {
     for (workload, more, kind) in cases {
         let result = bench(&world, workload, &more);
         let shown = format!("{workload} {more:?}: {:?} {:?}", result.totals, result.notes);
-        assert!(result.totals.operations > 0 && result.totals.errors.is_empty(), "{shown}");
+        // What a search found in short steps need not hold on a machine that does much else.
+        let is_search = more.contains(&"--find-max");
+        assert!(result.totals.operations > 0 && (is_search || result.totals.errors.is_empty()), "{shown}");
+        assert_eq!(!result.steps.is_empty(), is_search, "{shown}");
         assert_eq!((result.latencies[0].kind, result.workload.as_str()), (kind, workload), "{shown}");
         assert!(result.latencies[0].count >= result.totals.operations, "{shown}");
         assert!(!result.notes.iter().any(|note| note.contains("did not reach")), "{shown}");
@@ -125,6 +128,7 @@ fn a_broker_that_goes_silent_or_away_ends_the_run() {
     let run = std::thread::spawn(move || {
         let arguments =
             ["bench", "produce", "--broker", &address, "--timeout", "2", "--seconds", "50", "--rate", "200"];
+        let arguments = [&arguments[..], &["--max-bytes", "1g"]].concat();
         let child = crate::process::program(&arguments).spawn().unwrap();
         ready.send(child.id()).unwrap();
         child.wait_with_output().unwrap()
