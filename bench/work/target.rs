@@ -33,7 +33,8 @@ impl Budget {
     fn take(&self, need: u64) -> u64 {
         let mut taken = 0;
         let _ = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
-            taken = left.min(CHUNK_BYTES.max(need));
+            // A part of what is left, so that little lies unused in other purses when it is over.
+            taken = left.min((left / 64).min(CHUNK_BYTES).max(need));
             if taken < need {
                 taken = 0
             }
