@@ -90,6 +90,16 @@ pub fn run(args: &Args, stop: &Stop) -> Result<RunResult> {
     result
 }
 
+/// The measured load, and the search before it.
+struct Measured {
+    steps: Vec<Step>,
+    /// Messages that the steps sent.
+    sent: u64,
+    loaded: Loaded,
+    /// Operations a second that were asked for.
+    rate: Option<f64>,
+}
+
 struct Run<'r> {
     args: &'r Args,
     stop: &'r Stop,
@@ -112,15 +122,15 @@ impl Run<'_> {
             drop_page_cache()?;
         }
         let started = jiff::Timestamp::now();
-        let (steps, loaded, rate) = {
+        let Measured { steps, sent, loaded, rate } = {
             let budget = self.budget.clone();
             let mut parts = Parts::new(args, setup, &budget);
-            let (steps, loaded, rate) = self.load_all(&mut parts, ends.as_deref().unwrap_or_default())?;
+            let measured = self.load_all(&mut parts, ends.as_deref().unwrap_or_default())?;
             let missing = parts.flow.missing();
             if missing > 0 && args.workload.is_stamped() {
                 self.notes.push(format!("{missing} messages were sent and did not reach their consumers in time"));
             }
-            (steps, loaded, rate)
+            measured
         };
         ensure!(
             loaded.measured_s > 0.0,
@@ -128,9 +138,9 @@ impl Run<'_> {
             if loaded.is_out_of_bytes { "--max-bytes was used up in the warm-up" } else { "it ended too early" }
         );
         let sum = |ends: Option<Vec<QueueEnd>>| ends.map(|ends| ends.iter().map(|queue| queue.end).sum::<u64>());
-        self.check_stored(setup, sum(before), filled + steps.1 + loaded.acknowledged)?;
+        self.check_stored(setup, sum(before), filled + sent + loaded.acknowledged)?;
         self.note(&loaded);
-        Ok(self.result(setup, started, loaded, steps.0, rate))
+        Ok(self.result(setup, started, loaded, steps, rate))
     }
 
     /// Fills what is to be read, when it is not there yet; gives how many messages that were.
@@ -177,14 +187,15 @@ impl Run<'_> {
     }
 
     /// The measured load; with a search before it, its steps and the messages that they sent.
-    fn load_all(&self, parts: &mut Parts<'_>, ends: &[QueueEnd]) -> Result<((Vec<Step>, u64), Loaded, Option<f64>)> {
+    fn load_all(&self, parts: &mut Parts<'_>, ends: &[QueueEnd]) -> Result<Measured> {
         let args = self.args;
         let base = Load { main: parts.main(), ..self.load(parts.setup(), args.rate, args.workload.name()) };
         let settle = base.settle + Duration::from_millis(u64::from(delay_ms(args)));
         let base = Load { settle, ..base };
         if !args.find_max {
             let works = parts.works(ends)?;
-            return Ok(((Vec::new(), 0), base.run(works, None)?, args.rate));
+            let loaded = base.run(works, None)?;
+            return Ok(Measured { steps: Vec::new(), sent: 0, loaded, rate: args.rate });
         }
         let (mut steps, mut sent) = (Vec::new(), 0);
         let (warm_up_s, seconds) = (args.step_seconds / 4.0, args.step_seconds);
@@ -224,7 +235,7 @@ impl Run<'_> {
         ensure!(low > 0.0, "no rate was sustained: the last one tried was {} per second", units::number(rate));
         let works = parts.works(ends)?;
         let loaded = Load { rate: Some(low), ..base }.run(works, None)?;
-        Ok(((steps, sent), loaded, Some(low)))
+        Ok(Measured { steps, sent, loaded, rate: Some(low) })
     }
 
     /// Messages that were acknowledged must be found in the queues.
