@@ -63,13 +63,16 @@ mod tests {
     fn this_process_uses_time_and_memory() {
         let me = Process::new(std::process::id()).unwrap();
         let before = me.usage().unwrap();
-        let mut sum = 0u64;
-        let end = std::time::Instant::now() + std::time::Duration::from_millis(50);
-        while std::time::Instant::now() < end {
-            sum = std::hint::black_box(sum + 1);
-        }
-        let after = me.usage().unwrap();
-        assert!(after.cpu_ns > before.cpu_ns && after.resident_bytes > after.anonymous_bytes.min(1));
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        // The kernel adds up at its ticks, and the machine may do much else.
+        let after = loop {
+            let after = me.usage().unwrap();
+            if after.cpu_ns > before.cpu_ns || std::time::Instant::now() > end {
+                break after;
+            }
+        };
+        assert!(after.cpu_ns > before.cpu_ns);
+        assert!(after.anonymous_bytes > 0 && after.resident_bytes > after.anonymous_bytes);
         assert!(Process::new(u32::MAX).is_err());
     }
 
