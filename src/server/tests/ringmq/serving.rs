@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::process::{Client, Ringmq, at, broker_port, free_port, text};
 
-/// Bytes of a folder as the disk has them.
-pub fn folder_bytes(path: &Path) -> u64 {
+fn folder_bytes(path: &Path) -> u64 {
     let mut bytes = 0;
     for entry in std::fs::read_dir(path).unwrap() {
         let entry = entry.unwrap();
@@ -34,7 +33,8 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-const SEND: [(&str, &str); 9] =
+/// The header of a send to topic T.
+pub const SEND: [(&str, &str); 9] =
     [("a", "p"), ("b", "T"), ("c", "TBW102"), ("d", "4"), ("e", "0"), ("f", "0"), ("g", "1"), ("h", "0"), ("i", "")];
 
 #[test]
