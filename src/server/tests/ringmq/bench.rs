@@ -61,7 +61,7 @@ fn each_workload_runs_counts_and_cleans_up() {
         ("produce", vec!["--threads", "2"], Kind::Send),
         ("produce", vec!["--batch", "16", "--size", "20-300", "--keys"], Kind::Send),
         ("produce", vec!["--header", "rocketmq", "--vary"], Kind::Send),
-        ("produce", vec!["--find-max", "--step-seconds", "0.4", "--steps", "3", "--p99-limit", "10s"], Kind::Send),
+        ("produce", vec!["--find-max", "--step-seconds", "0.4", "--steps", "12", "--p99-limit", "10s"], Kind::Send),
         ("many-topics", vec!["--topics", "200", "--distribution", "zipf"], Kind::Send),
         ("transaction", vec!["--rollback", "0.25"], Kind::Transaction),
         ("consume", vec!["--fill", "5000"], Kind::Pull),
@@ -98,7 +98,7 @@ fn each_workload_runs_counts_and_cleans_up() {
 
 /// Where the next message goes in the log of the only shard, by the id of one that is sent.
 fn log_end(client: &mut Client) -> u64 {
-    let sent = client.call(310, &SEND, b"");
+    let sent = client.call(310, &SEND, b"x");
     let id = sent.ext.get("msgId").unwrap_or_else(|| panic!("{:?}", sent.remark));
     u64::from_str_radix(&id[16..32], 16).unwrap()
 }
