@@ -35,7 +35,7 @@ pub fn command(args: &Args) -> ExitCode {
     match signals::watch(stop.clone()).and_then(|()| run(args, &stop)) {
         Ok(result) => match report(args, &result) {
             Ok(()) if stop.is_set() => ExitCode::from(signals::INTERRUPTED),
-            Ok(()) if is_lossy(args, &result) => ExitCode::FAILURE,
+            Ok(()) if is_lossy(args, &result) || result.totals.operations == 0 => ExitCode::FAILURE,
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => fail(&error),
         },
@@ -48,7 +48,7 @@ fn fail(error: &anyhow::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// A run whose acknowledged messages are not all there has failed, whatever its figures.
+/// A run whose acknowledged messages are not all there has failed, whatever its figures; so has one in which nothing worked.
 fn is_lossy(args: &Args, result: &RunResult) -> bool {
     !args.oneway && result.notes.iter().any(|note| note.starts_with(LOST))
 }

@@ -81,14 +81,11 @@ fn json_head(header: &[u8]) -> Option<Head> {
     let (code, rest) = leading(rest)?;
     let rest = match rest.strip_prefix(b",\"extFields\":{") {
         None => rest.strip_prefix(b",\"flag\":")?,
-        // A quote inside a text is escaped, so this can only be where an object ends and the flag begins.
+        // A quote inside a text is escaped, so that this can only be where an object ends and the flag begins. An object
+        // within the fields would be none of the protocol's.
         Some(fields) => {
-            let end = memmem::find(fields, b"},\"flag\":")?;
-            // An object within the fields would be none of the protocol's.
-            if memchr::memchr2(b'{', b'[', &fields[..end]).is_some() {
-                return None;
-            }
-            &fields[end + 9..]
+            let end = memchr::memchr3(b'}', b'{', b'[', fields)?;
+            fields[end..].strip_prefix(b"},\"flag\":")?
         }
     };
     let (flag, rest) = leading(rest)?;

@@ -139,6 +139,7 @@ impl Sends {
             let key = (options.keys || n > 0).then_some(key.as_str());
             let parts = if is_batch { Vec::new() } else { properties(tags, key, more.clone()) };
             let mut fields = send_fields(parts, 0, is_batch);
+            fix_single(&mut fields, &draws, &options.groups);
             if n > 0 {
                 shuffle(&mut fields, &mut draws);
             }
@@ -193,6 +194,18 @@ impl Sends {
             };
             let due_ns = from_ns + u64::from(delay_ms) * 1_000_000;
             body[..STAMP_BYTES as usize].copy_from_slice(&stamp(run, due_ns));
+        }
+    }
+}
+
+/// Names of which there is but one need no hole.
+fn fix_single(fields: &mut [Field], draws: &Draws, groups: &[String]) {
+    let names = [&draws.messages.topics[..], &draws.messages.tags, groups];
+    for part in fields.iter_mut().flat_map(|(_, parts)| parts) {
+        if let Part::Hole(Hole::Text(place)) = part
+            && let Some([only]) = names.get(*place)
+        {
+            *part = Part::Fixed(only.clone());
         }
     }
 }
