@@ -520,8 +520,16 @@ impl Index {
         if self.sealed.len() > WAITING_RUNS {
             // Merges fail or do not keep up: the oldest run that no merge is at work on is read from the log later.
             let at = usize::from(self.in_flight == Some(InFlight::Merge));
-            self.sealed.remove(at);
+            let given_up = self.sealed.remove(at);
+            self.reuse(given_up);
             self.merged_items = if at == 0 { 0 } else { self.merged_items };
+        }
+    }
+
+    /// Keeps the memory of a run that is not needed any more, unless a job still holds it.
+    fn reuse(&mut self, run: Option<Arc<Run>>) {
+        if let Some(run) = run.and_then(Arc::into_inner) {
+            self.active.reuse(run);
         }
     }
 
@@ -559,9 +567,7 @@ impl Index {
         let Some(failed) = merged.failed else {
             let run = self.sealed.pop_front().expect("a run in a merge stays the first");
             (self.indexed_to, self.merged_items) = (run.to(), 0);
-            if let Some(run) = Arc::into_inner(run) {
-                self.active.reuse(run);
-            }
+            self.reuse(Some(run));
             return Ok(());
         };
         match failed {
