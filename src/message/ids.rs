@@ -126,6 +126,14 @@ impl OffsetIdPrefix {
         Self(id)
     }
 
+    /// Appends the id of a record at `offset`.
+    #[inline]
+    pub fn write(&self, offset: PhysicalOffset, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.0.as_bytes());
+        out.extend_from_slice(&hex8((offset.0 >> 32) as u32));
+        out.extend_from_slice(&hex8(offset.0 as u32));
+    }
+
     /// The id of a record at `offset`.
     #[must_use]
     pub fn id(&self, offset: PhysicalOffset) -> IdText {
@@ -263,6 +271,9 @@ mod tests {
             let ip = if v6 { IpAddr::from(ip.to_be_bytes()) } else { IpAddr::from((ip as u32).to_be_bytes()) };
             let id = OffsetMessageId { store_host: SocketAddr::new(ip, port), offset: PhysicalOffset(offset) };
             prop_assert_eq!(OffsetMessageId::parse(id.text().as_bytes()), Some(id));
+            let mut written = b"id ".to_vec();
+            OffsetIdPrefix::new(id.store_host).write(id.offset, &mut written);
+            prop_assert!(written[3..] == *id.text().as_bytes());
         }
 
         #[test]

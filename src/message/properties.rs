@@ -401,7 +401,11 @@ impl<'a> PropertyList<'a> {
             }
         }
         self.bytes += entry.encoded_len();
-        self.entries.insert(behind, entry);
+        if behind == self.entries.len() {
+            self.entries.push(entry);
+        } else {
+            self.entries.insert(behind, entry);
+        }
         if self.grow() {
             self.sort_by_bucket();
         }

@@ -206,6 +206,17 @@ pub(crate) fn unescape(raw: &[u8], out: &mut Vec<u8>) {
     out.reserve(raw.len() + 8);
     let mut rest = raw;
     while let Some(at) = copy_to_backslash(rest, out) {
+        // The two separators of properties are nearly all escapes that there are.
+        let separator = rest[at..].first_chunk::<6>().map_or(0, |escape| match escape {
+            br"\u0001" => 1,
+            br"\u0002" => 2,
+            _ => 0,
+        });
+        if separator != 0 {
+            out.push(separator);
+            rest = &rest[at + 6..];
+            continue;
+        }
         let kind = rest.get(at + 1).copied();
         rest = rest.get(at + 2..).unwrap_or_default();
         match kind {

@@ -264,7 +264,7 @@ impl<'a> Writer<'a> {
             if at > 0 {
                 self.out.push(b',');
             }
-            self.out.extend_from_slice(prefix.id(*offset).as_bytes());
+            prefix.write(*offset, self.out);
         }
         self.value_ends(length_at);
     }

@@ -447,8 +447,19 @@ impl Reader<'_> {
         if span.is_present() { Ok(span) } else { Err(self.error(slot, Problem::Missing)) }
     }
 
-    #[inline]
+    #[inline(always)]
     fn optional_i64(&self, slot: usize) -> Result<Option<i64>, FieldError> {
+        let span = self.slots[slot];
+        if span.len == 1 {
+            let digit = self.frame[span.start as usize].wrapping_sub(b'0');
+            if digit <= 9 {
+                return Ok(Some(digit.into()));
+            }
+        }
+        self.longer_i64(slot)
+    }
+
+    fn longer_i64(&self, slot: usize) -> Result<Option<i64>, FieldError> {
         let span = self.slots[slot];
         if span.is_empty() {
             return Ok(None);

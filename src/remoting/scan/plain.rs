@@ -63,12 +63,22 @@ pub(super) fn scan(bytes: &[u8], scanned: &mut ScannedHeader, slots: &mut Slots)
 fn fields(bytes: &[u8], mut at: usize, names: Names, slots: &mut Slots) -> Option<usize> {
     const LETTER: u64 = word(*b"\"\0\":\0\0\0\0");
     const LETTER_MASK: u64 = 0xFFFF_00FF;
+    // A whole field whose value is one character, as most numbers of a send are.
+    const ONE: u64 = word(*b"\"\0\":\"\0\",");
+    const ONE_MASK: u64 = 0xFFFF_00FF_FFFF_00FF;
     if bytes.get(at) == Some(&b'}') {
         return Some(at + 1);
     }
     loop {
         let name = load8(bytes, at);
         let letter = usize::from(((name >> 8) as u8).wrapping_sub(b'a'));
+        if name & ONE_MASK == ONE && names == Names::SendShort && !matches!((name >> 40) as u8, b'"' | b'\\') {
+            if let Some(place) = slots.get_mut(letter) {
+                *place = Span { start: at as u32 + 5, len: 1, escaped: false };
+            }
+            at += 8;
+            continue;
+        }
         let slot;
         if name & LETTER_MASK == LETTER && letter < SLOTS && names == Names::SendShort {
             slot = letter;
