@@ -1,14 +1,14 @@
-//! The background executor: glommio on a thread of its own.
+//! The background executor: glommio on a thread of its own, and the thread of the tasks that somebody waits for beside it.
 //!
-//! Three task queues share the thread: reads before tasks that somebody waits for, these before upkeep. Cold reads go
-//! through glommio's buffered file interface, so that the thread waits for none of them; tasks run step by step, with a
-//! yield after each. Its sockets and mesh are not used, and its timer only to look for jobs whose wake-up was lost.
-//! If glommio cannot start, or its thread ends, every job fails with the reason and the cores serve on. Idle, the thread
-//! sleeps in the kernel but for that look.
+//! Two task queues share glommio's thread: reads before upkeep. Cold reads go through its buffered file interface, so that
+//! the thread waits for none of them; tasks run step by step, with a yield after each. Its sockets and mesh are not used, and its timer only to look for jobs whose wake-up was lost.
+//! If glommio cannot start, or its thread ends, every job fails with the reason and the cores serve on. If it sleeps and does
+//! not come back although jobs wait, a second one takes them over. Idle, the thread sleeps in the kernel but for that look.
 
 use crate::background::{
     Background, BackgroundRequest, BackgroundTask, Job, JobClass, JobOutput, Reply, Step, read_range,
 };
+use crate::waited_tasks::WaitedTasks;
 use bytes::Bytes;
 use glommio::io::BufferedFile;
 use glommio::sync::Semaphore;
@@ -17,10 +17,10 @@ use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use sys::disk::{Disk, DiskFile};
 
 /// Memory that glommio registers with its rings; more is taken from the heap when needed. Small, because older kernels
@@ -39,6 +39,17 @@ const READ_PIECE_BYTES: u64 = 4 << 20;
 /// How long tasks may run before glommio looks for completed reads: about one step. A read takes several such looks.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 
+/// Jobs wait and the thread has not looked for so long: it sleeps for good. Longer than any step on a disk that works. glommio
+/// 0.9 was seen so on a busy machine, from its first sleep on: in the wait of its ring, with neither its own timer nor a
+/// wake-up coming through.
+const ASLEEP: Duration = Duration::from_secs(1);
+
+/// Executors started in place of one that sleeps; also a bound for a disk on which single steps take seconds.
+const REPLACEMENTS: usize = 3;
+
+/// How long a stop waits for an executor; one that sleeps for good is left behind.
+const END_WAIT: Duration = Duration::from_secs(1);
+
 /// How often the thread looks for work without being woken. glommio 0.9 can sleep through a wake-up that comes from another
 /// thread while it falls asleep (seen after some thousand jobs that each followed the end of the one before): without this
 /// look, such a job waits for ever. Costs about 0.1 % of a core.
@@ -51,44 +62,82 @@ struct Line {
     at_once: u64,
 }
 
-const LINES: [Line; 3] = [
-    Line { name: "reads", shares: 1000, at_once: 32 },
-    Line { name: "waited", shares: 500, at_once: 8 },
-    Line { name: "upkeep", shares: 100, at_once: 2 },
-];
+const LINES: [Line; 2] =
+    [Line { name: "reads", shares: 1000, at_once: 32 }, Line { name: "upkeep", shares: 100, at_once: 2 }];
 
-/// The executor; dropping it ends the thread, and fails the jobs that are under way.
+/// Places in [`LINES`].
+const READS: usize = 0;
+const UPKEEP: usize = 1;
+
+/// The executor; dropping it ends the threads, and fails the jobs that are under way.
 pub struct GlommioBackground {
     queue: Arc<Queue>,
-    thread: Option<JoinHandle<()>>,
+    watch: Option<JoinHandle<()>>,
+    waited: WaitedTasks,
 }
 
 impl GlommioBackground {
-    /// Starts the thread. Never fails: without a thread, or without glommio, the jobs fail with the reason.
+    /// Starts the threads. Never fails: without a thread, or without glommio, the jobs fail with the reason.
     pub fn start(disk: Arc<dyn Disk>) -> GlommioBackground {
         let queue = Arc::new(Queue::default());
-        let of_thread = queue.clone();
-        let spawned = std::thread::Builder::new().name("background".into()).spawn(move || run(&of_thread, disk));
+        let of_watch = queue.clone();
+        let waited = WaitedTasks::start(disk.clone());
+        let spawned = std::thread::Builder::new().name("watch".into()).spawn(move || watch(&of_watch, &disk));
         if let Err(error) = &spawned {
             queue.end(&format!("the background thread did not start: {error}"));
         }
-        GlommioBackground { queue, thread: spawned.ok() }
+        GlommioBackground { queue, watch: spawned.ok(), waited }
     }
 }
 
 impl Background for GlommioBackground {
     fn submit(&self, request: BackgroundRequest) {
-        self.queue.push(request);
+        match &request.job {
+            Job::Task { class: JobClass::Waited, .. } => self.waited.submit(request),
+            Job::Read { .. } => self.queue.push(READS, request),
+            Job::Task { class: JobClass::Upkeep, .. } => self.queue.push(UPKEEP, request),
+        }
     }
 }
 
 impl Drop for GlommioBackground {
     fn drop(&mut self) {
         self.queue.end("the background executor was stopped");
-        if let Some(thread) = self.thread.take() {
-            // A panic there has been reported, and its jobs have failed.
-            let _ = thread.join();
+        if let Some(watch) = self.watch.take() {
+            // A panic there has been reported.
+            let _ = watch.join();
         }
+    }
+}
+
+/// Starts the executor, and another one when it sleeps for good; ends with them.
+fn watch(queue: &Arc<Queue>, disk: &Arc<dyn Disk>) {
+    let start = || {
+        queue.looked();
+        let (queue, disk) = (queue.clone(), disk.clone());
+        std::thread::Builder::new().name("background".into()).spawn(move || run(&queue, disk))
+    };
+    let mut executors = Vec::new();
+    loop {
+        match start() {
+            Ok(thread) => executors.push(thread),
+            Err(error) if executors.is_empty() => {
+                queue.end(&format!("the background thread did not start: {error}"));
+            }
+            Err(error) => tracing::error!(%error, "no second background executor could be started"),
+        }
+        let may_replace = executors.len() <= REPLACEMENTS;
+        if !queue.wait_until_asleep(may_replace) {
+            break;
+        }
+        tracing::warn!(
+            executors = executors.len(),
+            "the background executor sleeps although jobs wait: starting another one"
+        );
+    }
+    let until = Instant::now() + END_WAIT;
+    while executors.iter().any(|thread| !thread.is_finished()) && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -96,10 +145,14 @@ impl Drop for GlommioBackground {
 #[derive(Default)]
 struct Queue {
     state: Mutex<State>,
+    /// For the one who watches: the end.
+    over: Condvar,
 }
 
 #[derive(Default)]
 struct State {
+    /// When the executor was seen awake.
+    looked: Option<Instant>,
     lines: [VecDeque<BackgroundRequest>; LINES.len()],
     /// The dispatcher of each line, when it waits.
     wakers: [Option<Waker>; LINES.len()],
@@ -108,12 +161,7 @@ struct State {
 }
 
 impl Queue {
-    fn push(&self, request: BackgroundRequest) {
-        let line = match &request.job {
-            Job::Read { .. } => 0,
-            Job::Task { class: JobClass::Waited, .. } => 1,
-            Job::Task { class: JobClass::Upkeep, .. } => 2,
-        };
+    fn push(&self, line: usize, request: BackgroundRequest) {
         let mut state = self.state();
         if let Some(why) = &state.ended {
             let error = io::Error::other(why.clone());
@@ -133,11 +181,32 @@ impl Queue {
     /// Wakes, on the executor's own thread, every dispatcher that waits although its line holds a job.
     fn look(&self) {
         let mut state = self.state();
+        state.looked = Some(Instant::now());
         let State { lines, wakers, .. } = &mut *state;
         let waiting = lines.iter().zip(wakers).filter(|(line, _)| !line.is_empty());
         let wakers: Vec<Waker> = waiting.filter_map(|(_, waker)| waker.take()).collect();
         drop(state);
         wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// The executor is awake, or new.
+    fn looked(&self) {
+        self.state().looked = Some(Instant::now());
+    }
+
+    /// Waits until jobs wait for an executor that does not look; `false` at the end. Without `may_replace` only for that.
+    fn wait_until_asleep(&self, may_replace: bool) -> bool {
+        let mut state = self.state();
+        while state.ended.is_none() {
+            let waiting = may_replace && state.lines.iter().any(|line| !line.is_empty());
+            let away = state.looked.map_or(ASLEEP, |looked| looked.elapsed());
+            if waiting && away >= ASLEEP {
+                return true;
+            }
+            // A look now and then, so that nobody has to tell of each job.
+            state = self.over.wait_timeout(state, ASLEEP / 2).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        false
     }
 
     /// Fails what waits and what will come.
@@ -147,6 +216,7 @@ impl Queue {
         let waiting: Vec<BackgroundRequest> = state.lines.iter_mut().flat_map(std::mem::take).collect();
         let wakers: Vec<Waker> = state.wakers.iter_mut().filter_map(Option::take).collect();
         drop(state);
+        self.over.notify_one();
         for request in waiting {
             request.reply.send(Err(io::Error::other(why.clone())));
         }
@@ -215,9 +285,9 @@ fn run(queue: &Arc<Queue>, disk: Arc<dyn Disk>) {
             .iter()
             .enumerate()
             .map(|(line, settings)| {
-                let latency = if line == 0 { Latency::Matters(LOOK_INTERVAL) } else { Latency::NotImportant };
-                let tasks =
-                    glommio::executor().create_task_queue(Shares::Static(settings.shares), latency, settings.name);
+                // Not latency: such a queue reads through the ring whose completions do not end a sleep by themselves.
+                let shares = Shares::Static(settings.shares);
+                let tasks = glommio::executor().create_task_queue(shares, Latency::NotImportant, settings.name);
                 glommio::spawn_local(dispatch(queue.clone(), disk.clone(), line, tasks))
             })
             .collect();

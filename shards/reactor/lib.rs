@@ -24,6 +24,7 @@ mod connections;
 
 mod injector;
 mod mail;
+mod waited_tasks;
 mod wake;
 
 pub mod background;

@@ -187,6 +187,21 @@ impl Service for Asks {
 }
 
 #[test]
+fn another_executor_takes_over_when_one_does_not_come_back() {
+    let background = GlommioBackground::start(Arc::new(RealDisk));
+    let upkeep = |pause| {
+        let task = Box::new(Steps { left: 0, fails: false, pause });
+        ask_background(&background, Job::Task { class: JobClass::Upkeep, task })
+    };
+    let stuck = upkeep(Duration::from_secs(5));
+    std::thread::sleep(Duration::from_millis(100));
+    let next = upkeep(Duration::ZERO);
+    assert!(matches!(answer(&next), Ok(JobOutput::Task(_))));
+    assert!(stuck.try_recv().is_err(), "the first executor is still at its step");
+    assert!(matches!(answer(&stuck), Ok(JobOutput::Task(_))));
+}
+
+#[test]
 fn a_core_gets_every_result_once_and_timers_in_order() {
     let (_dir, file) = file_with(&[3; 8192]);
     let (report, reports) = mpsc::channel();
