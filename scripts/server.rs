@@ -110,7 +110,8 @@ impl Server {
         start(folder)?;
         let mut server = Server { folder: folder.to_path_buf(), broker, namesrv, started_in: Duration::ZERO };
         for address in own_broker.into_iter().chain(own_namesrv) {
-            await_port(address, || Ok(running(folder)?.is_some()))
+            // While it becomes taskset and then the program it may show the arguments of neither for a moment.
+            await_port(address, || Ok(running(folder)?.is_some() || started.elapsed() < Duration::from_millis(500)))
                 .with_context(|| format!("starting ringmq; the end of its log:\n{}", log_tail(folder)))?;
         }
         server.started_in = started.elapsed();

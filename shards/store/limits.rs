@@ -13,7 +13,7 @@ pub const ALLOCATE_INLINE_BYTES: u64 = 1 << 20;
 /// Below this fill of a segment the next one is not prepared: an empty store must stay small.
 pub const PREPARE_AT_PERCENT: u64 = 50;
 
-/// Syncs in flight: more do not shorten the wait, they only cost CPU (perf notes in `runtime.md`).
+/// Syncs in flight: more do not shorten the wait, they only cost CPU.
 pub const SYNCS_IN_FLIGHT: usize = 4;
 /// Write-back is started for each piece of this size, so that few dirty pages are left for the sync.
 pub const WRITE_BACK_STEP_BYTES: u64 = 4 << 20;
@@ -43,8 +43,9 @@ pub const QUEUE_BATCH_ENTRIES_MOST: usize = 1 << 20;
 pub const QUEUE_BATCH_QUEUES: usize = 1024;
 /// Without enough unwritten entries for a batch, one is written this often.
 pub const QUEUE_WRITE_AFTER_US: u64 = 1_000_000;
-/// Beyond this many unwritten entries the background is no longer waited for: the next batch is written inline.
-pub const UNWRITTEN_ENTRIES: usize = 8 << 20;
+/// Beyond this many unwritten entries the background is no longer waited for: the next batch is written inline. 48 MiB, and as
+/// much again around them: a core that is busy without a pause leaves the background little of its processor.
+pub const UNWRITTEN_ENTRIES: usize = 2 << 20;
 
 /// Cold ranges kept in memory, in bytes.
 pub const COLD_CACHE_BYTES: usize = 64 << 20;

@@ -44,7 +44,7 @@ const RUN_ITEMS: usize = 1 << 20;
 /// Age of a run's first item at which it is sealed.
 const RUN_AGE_US: u64 = 60_000_000;
 /// Sealed runs that wait for a merge: 20 MiB each. More are given up and read from the log later.
-const WAITING_RUNS: usize = 4;
+const WAITING_RUNS: usize = 2;
 /// Pause after a failed merge or rebuild.
 const RETRY_AFTER_US: u64 = 5_000_000;
 /// Lookups that wait for a walk in the background. More are refused.
