@@ -321,7 +321,7 @@ impl Shard {
 
     fn index_work(&mut self, now: Now) {
         let durable = PhysicalOffset(self.flush.durable());
-        self.index.tick(now, durable);
+        self.index.tick(now);
         if let Some(job) = self.index.take_job(now, durable) {
             let token = self.token(Pending::Index);
             self.commands.push(ShardCommand::Background { job, token });

@@ -216,8 +216,9 @@ impl Index {
         }
     }
 
-    /// Once a turn: seals a run that is long or old enough, and gives up the oldest of too many.
-    pub fn tick(&mut self, now: Now, durable_to: PhysicalOffset) {
+    /// Once a turn: seals a run that is long or old enough, and gives up the oldest of too many. Whether it is durable counts
+    /// only for its merge: under a load without a pause the newest item never is.
+    pub fn tick(&mut self, now: Now) {
         if self.active.is_empty() {
             return;
         }
@@ -225,7 +226,7 @@ impl Index {
             self.active_since_us = now.mono_us.max(1);
         }
         let old = now.mono_us.saturating_sub(self.active_since_us) >= RUN_AGE_US;
-        if (self.active.len() >= RUN_ITEMS || old) && durable_to >= self.active.to() {
+        if self.active.len() >= RUN_ITEMS || old {
             self.seal();
         }
     }
@@ -272,11 +273,10 @@ impl Index {
         if !self.enabled || self.in_flight.is_some() {
             return None;
         }
-        let seal = match self.active_since_us {
-            _ if self.active.is_empty() => None,
-            0 => Some(0),
-            since => (self.active.to() <= durable_to).then_some(since + RUN_AGE_US),
-        };
+        let seal = (!self.active.is_empty()).then(|| match self.active_since_us {
+            0 => 0,
+            since => since + RUN_AGE_US,
+        });
         let next = self.sealed.front().map_or(self.active.from(), |run| run.from());
         let ready = next > self.indexed_to || self.sealed.front().is_some_and(|run| run.to() <= durable_to);
         let job = (ready || !self.unlink.is_empty()).then_some(self.retry_at_us);
