@@ -10,7 +10,6 @@ use server::{boot, cli::Cli, config::Config, settings};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    without_huge_pages();
     let mut arguments = std::env::args_os().skip(1);
     if arguments.next().is_some_and(|role| role == "bench") {
         // The load generator shares no flag with the servers.
@@ -28,13 +27,6 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// Keeps the kernel from backing memory with pages of 2 MiB: it clears one in one piece, which the turn that touches it first
-/// waits for, and most of it may never be used. The log's bytes do not lie in such memory.
-fn without_huge_pages() {
-    // Where the kernel does not know of it, memory is as large and as slow as it says.
-    let _ = rustix::thread::disable_transparent_huge_pages(true);
 }
 
 fn start(cli: Cli) -> anyhow::Result<()> {
