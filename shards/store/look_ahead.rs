@@ -8,6 +8,7 @@
 use message::PhysicalOffset;
 use message::record::RecordView;
 
+use crate::lookup::whole_record;
 use crate::shard::Shard;
 
 /// Most bytes of a run.
@@ -28,8 +29,7 @@ impl LookAhead {
     /// The record that starts at `offset`; `None` when it is not here.
     pub fn record(&self, offset: PhysicalOffset) -> Option<RecordView<'_>> {
         let at = usize::try_from(offset.0.checked_sub(self.from)?).ok()?;
-        let record = RecordView::parse_checked(self.bytes.get(at..)?).ok()?;
-        (record.physical_offset() == offset).then_some(record)
+        whole_record(self.bytes.get(at..)?, offset)
     }
 
     /// Whether the run reaches over `offset`: then it was looked for before.
@@ -65,13 +65,9 @@ impl Shard {
             return;
         }
         ahead.from = from;
-        ahead.bytes.resize((end.min(last + LAST_BYTES) - from) as usize, 0);
-        let read = match self.log.locate(from) {
-            Ok(Some((file, position))) => file.read_at_resident(&mut ahead.bytes, position),
-            Ok(None) => Ok(None),
-            Err(error) => Err(error),
-        };
-        if !matches!(read, Ok(Some(read)) if read == ahead.bytes.len()) {
+        let span = from..end.min(last + LAST_BYTES);
+        let wanted = span.end - span.start;
+        if self.read_resident(span, &mut ahead.bytes) as u64 != wanted {
             ahead.clear();
         }
     }

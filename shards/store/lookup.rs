@@ -56,6 +56,11 @@ macro_rules! ready {
     };
 }
 
+/// The record at the start of `bytes`, if it is whole, checked, and says that it lies at `offset`.
+pub(crate) fn whole_record(bytes: &[u8], offset: PhysicalOffset) -> Option<RecordView<'_>> {
+    RecordView::parse_checked(bytes).ok().filter(|record| record.physical_offset() == offset)
+}
+
 impl Shard {
     /// The whole record that starts at `offset`, checked; `None` if no visible record starts there.
     pub fn record_at(&mut self, offset: PhysicalOffset) -> ReadStep<Option<Bytes>> {
@@ -72,8 +77,20 @@ impl Shard {
         }
         let bytes = if size as usize <= head.len() { head } else { ready!(self.log_bytes(offset.0, u64::from(size))) };
         let bytes = bytes.slice(..size as usize);
-        let good = RecordView::parse_checked(&bytes).is_ok_and(|record| record.physical_offset() == offset);
+        let good = whole_record(&bytes, offset).is_some();
         ReadStep::Ready(good.then_some(bytes))
+    }
+
+    /// Appends what is in memory of a span of the log, which lies in one segment; gives how much that is.
+    pub(crate) fn read_resident(&mut self, span: Range<u64>, into: &mut Vec<u8>) -> usize {
+        let base = into.len();
+        into.resize(base + (span.end - span.start) as usize, 0);
+        let read = match self.log.locate(span.start) {
+            Ok(Some((file, position))) => file.read_at_resident(&mut into[base..], position).ok().flatten(),
+            _ => None,
+        };
+        into.truncate(base + read.unwrap_or(0));
+        into.len() - base
     }
 
     /// Reads records that are in memory, neighbours at once. What it finds is as good as from [`Shard::record_at`]; what it does
@@ -107,16 +124,13 @@ impl Shard {
 
     /// One read of [`Shard::read_together`]: the records at `places` of `offsets`, all in `range` of one segment.
     fn read_run(&mut self, offsets: &[PhysicalOffset], places: &[u32], range: Range<u64>, into: &mut ReadTogether) {
-        let Ok(Some((file, position))) = self.log.locate(range.start) else { return };
-        let base = into.bytes.len();
-        into.bytes.resize(base + (range.end - range.start) as usize, 0);
-        let Ok(Some(read)) = file.read_at_resident(&mut into.bytes[base..], position) else { return };
-        let held = &into.bytes[base..base + read];
+        let (base, start) = (into.bytes.len(), range.start);
+        self.read_resident(range, &mut into.bytes);
+        let held = &into.bytes[base..];
         for &place in places {
             let offset = offsets[place as usize];
-            let at = (offset.0 - range.start) as usize;
-            let record = held.get(at..).and_then(|bytes| RecordView::parse_checked(bytes).ok());
-            if let Some(record) = record.filter(|record| record.physical_offset() == offset) {
+            let at = (offset.0 - start) as usize;
+            if let Some(record) = held.get(at..).and_then(|bytes| whole_record(bytes, offset)) {
                 into.found[place as usize] = base + at..base + at + record.size() as usize;
             }
         }

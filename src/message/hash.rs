@@ -3,6 +3,8 @@
 //! Role: tag values of the consume queue, key hashes of the index file. Bytes that are not UTF-8 count as Java's decoder
 //! would turn them (U+FFFD for each bad sequence), so that hashes of odd texts still agree with a Java peer's.
 
+use crate::words::HIGHS;
+
 /// `hashCode` of a Java string of this UTF-8 text.
 #[must_use]
 pub fn java_hash(text: &[u8]) -> i32 {
@@ -78,8 +80,6 @@ fn extend(mut hash: u32, text: &[u8]) -> u32 {
     hash
 }
 
-/// The high bit of each byte of a word: set in what is not ASCII.
-pub(crate) const HIGHS: u64 = 0x8080_8080_8080_8080;
 const POWER_4: u32 = 31 * 31 * 31 * 31;
 const POWER_8: u32 = POWER_4.wrapping_mul(POWER_4);
 

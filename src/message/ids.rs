@@ -5,6 +5,7 @@
 //! the start of the month (4) and a counter (2): 32 or 56 characters too. Made without allocation.
 
 use crate::PhysicalOffset;
+use crate::words::ONES;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
@@ -185,7 +186,6 @@ impl UniqueIdMaker {
 /// The eight digits of a number, the highest first.
 #[inline]
 const fn hex8(value: u32) -> [u8; 8] {
-    const ONES: u64 = 0x0101_0101_0101_0101;
     // Each digit into a byte of its own, the highest digit into the lowest byte.
     let wide = value.swap_bytes() as u64;
     let wide = (wide | wide << 16) & 0x0000_FFFF_0000_FFFF;

@@ -12,6 +12,7 @@ pub mod offset;
 pub mod properties;
 pub mod record;
 pub mod sys_flag;
+pub mod words;
 
 pub mod fuzz;
 pub mod fuzz_driver;

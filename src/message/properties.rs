@@ -5,7 +5,8 @@
 //! a bucket. [`PropertyList`] reproduces that order. Pairs that are malformed (no separator, empty name, empty value) are
 //! dropped; of equal names the last value counts, at the place of the first. No allocation up to 16 properties.
 
-use crate::hash::{HIGHS, ascii_word, java_hash, java_hash_ascii};
+use crate::hash::{ascii_word, java_hash, java_hash_ascii};
+use crate::words::{HIGHS, equal_bytes, first_byte};
 use memchr::memchr;
 use smallvec::SmallVec;
 
@@ -478,11 +479,10 @@ fn next_entry(text: &[u8], at: usize) -> (Option<Entry<'_>>, usize) {
 #[inline]
 fn short_name(pair: &[u8]) -> Option<(usize, u32)> {
     let word = u64::from_le_bytes(*pair.first_chunk()?);
-    let len = match byte_in_word(word, NAME_VALUE_SEPARATOR) {
-        Some(at) => at,
-        None if pair.get(8) == Some(&NAME_VALUE_SEPARATOR) => 8,
-        None => return None,
-    };
+    let len = first_byte(equal_bytes(word, NAME_VALUE_SEPARATOR));
+    if len == 8 && pair.get(8) != Some(&NAME_VALUE_SEPARATOR) {
+        return None;
+    }
     // The name alone, moved up: zeros in front do not count.
     let name = if len == 0 { 0 } else { word << (64 - 8 * len) };
     (name & HIGHS == 0).then(|| (len, ascii_word(name)))
@@ -493,8 +493,9 @@ fn short_name(pair: &[u8]) -> Option<(usize, u32)> {
 fn find_byte(text: &[u8], byte: u8) -> usize {
     let (words, rest) = text.as_chunks::<8>();
     for (at, word) in words.iter().enumerate() {
-        if let Some(found) = byte_in_word(u64::from_le_bytes(*word), byte) {
-            return 8 * at + found;
+        let found = equal_bytes(u64::from_le_bytes(*word), byte);
+        if found != 0 {
+            return 8 * at + first_byte(found);
         }
         if at == 16 {
             let from = 8 * at + 8;
@@ -502,16 +503,6 @@ fn find_byte(text: &[u8], byte: u8) -> usize {
         }
     }
     8 * words.len() + rest.iter().position(|&other| other == byte).unwrap_or(rest.len())
-}
-
-/// Where `byte` is first in a word, the lowest byte being the first.
-#[inline]
-const fn byte_in_word(word: u64, byte: u8) -> Option<usize> {
-    const ONES: u64 = 0x0101_0101_0101_0101;
-    let zeros = word ^ (ONES * byte as u64);
-    // The lowest marked byte is exact: borrows only reach above a true zero.
-    let hits = zeros.wrapping_sub(ONES) & !zeros & HIGHS;
-    if hits == 0 { None } else { Some(hits.trailing_zeros() as usize / 8) }
 }
 
 const fn bucket_of(hash: u32, capacity: u32) -> u32 {

@@ -4,6 +4,8 @@
 //! single quotes, bare words as keys and values, objects as keys, any white space, a comma before a closing bracket.
 //! Errors are the byte where the text stops making sense. It allocates nothing.
 
+use message::words::{HIGHS, ONES, equal_bytes, first_byte};
+
 /// Objects and lists nested deeper than this are refused.
 pub(crate) const MAX_DEPTH: u32 = 64;
 
@@ -183,16 +185,12 @@ fn closing_quote(bytes: &[u8], mut at: usize, quote: u8) -> Option<(usize, bool)
 /// Eight bytes at a time; texts of headers are short.
 #[inline]
 fn quote_or_backslash(bytes: &[u8], quote: u8) -> Option<usize> {
-    const ONES: u64 = 0x0101_0101_0101_0101;
-    const HIGHS: u64 = 0x8080_8080_8080_8080;
-    let zero_bytes = |word: u64| word.wrapping_sub(ONES) & !word & HIGHS;
     let (words, rest) = bytes.as_chunks::<8>();
     for (at, word) in words.iter().enumerate() {
         let word = u64::from_le_bytes(*word);
-        // The lowest marked byte is exact: borrows only reach above a true zero.
-        let hits = zero_bytes(word ^ (ONES * u64::from(quote))) | zero_bytes(word ^ (ONES * u64::from(b'\\')));
+        let hits = equal_bytes(word, quote) | equal_bytes(word, b'\\');
         if hits != 0 {
-            return Some(at * 8 + hits.trailing_zeros() as usize / 8);
+            return Some(at * 8 + first_byte(hits));
         }
     }
     let base = words.len() * 8;
@@ -235,15 +233,12 @@ pub(crate) fn unescape(raw: &[u8], out: &mut Vec<u8>) {
 /// Appends the text up to its first backslash, or all of it; gives where that is.
 #[inline]
 fn copy_to_backslash(text: &[u8], out: &mut Vec<u8>) -> Option<usize> {
-    const ONES: u64 = 0x0101_0101_0101_0101;
-    const HIGHS: u64 = 0x8080_8080_8080_8080;
     let (words, rest) = text.as_chunks::<8>();
     for (at, bytes) in words.iter().enumerate() {
-        let word = u64::from_le_bytes(*bytes) ^ (ONES * u64::from(b'\\'));
-        let hits = word.wrapping_sub(ONES) & !word & HIGHS;
+        let hits = equal_bytes(u64::from_le_bytes(*bytes), b'\\');
         out.extend_from_slice(bytes);
         if hits != 0 {
-            let found = hits.trailing_zeros() as usize / 8;
+            let found = first_byte(hits);
             out.truncate(out.len() - 8 + found);
             return Some(at * 8 + found);
         }
@@ -305,16 +300,11 @@ pub(crate) fn write_text(out: &mut Vec<u8>, text: &[u8]) {
 /// How many bytes at the front of a text need no escape, counted in eights; most texts have nothing else.
 #[inline]
 fn plain_front(text: &[u8]) -> usize {
-    const ONES: u64 = 0x0101_0101_0101_0101;
-    const HIGHS: u64 = 0x8080_8080_8080_8080;
-    let zero_bytes = |word: u64| word.wrapping_sub(ONES) & !word & HIGHS;
     let (words, rest) = text.as_chunks::<8>();
     for (at, word) in words.iter().enumerate() {
         let word = u64::from_le_bytes(*word);
         let controls = word.wrapping_sub(ONES * 0x20) & !word & HIGHS;
-        let hits =
-            controls | zero_bytes(word ^ (ONES * u64::from(b'"'))) | zero_bytes(word ^ (ONES * u64::from(b'\\')));
-        if hits != 0 {
+        if controls | equal_bytes(word, b'"') | equal_bytes(word, b'\\') != 0 {
             return at * 8;
         }
     }

@@ -240,7 +240,7 @@ impl Index {
             let names = std::mem::take(&mut self.unlink);
             (InFlight::Unlink, Box::new(Unlink { dir: self.layout.index.clone(), names }))
         } else {
-            let next = self.sealed.front().map_or(self.active.from(), |run| run.from());
+            let next = self.runs_from();
             if next > self.indexed_to {
                 (InFlight::Rebuild, Box::new(Rebuild::new(self.log.clone(), self.indexed_to, next, RUN_ITEMS)))
             } else {
@@ -277,8 +277,7 @@ impl Index {
             0 => 0,
             since => since + RUN_AGE_US,
         });
-        let next = self.sealed.front().map_or(self.active.from(), |run| run.from());
-        let ready = next > self.indexed_to || self.sealed.front().is_some_and(|run| run.to() <= durable_to);
+        let ready = self.runs_from() > self.indexed_to || self.sealed.front().is_some_and(|run| run.to() <= durable_to);
         let job = (ready || !self.unlink.is_empty()).then_some(self.retry_at_us);
         seal.into_iter().chain(job).min()
     }
@@ -292,8 +291,7 @@ impl Index {
     /// Whether a job would be taken now if it were asked for, or is in flight: there is something to merge or read again.
     #[must_use]
     pub fn is_behind(&self) -> bool {
-        let next = self.sealed.front().map_or(self.active.from(), |run| run.from());
-        self.enabled && (!self.sealed.is_empty() || next > self.indexed_to || self.in_flight.is_some())
+        self.enabled && (!self.sealed.is_empty() || self.runs_from() > self.indexed_to || self.in_flight.is_some())
     }
 
     /// Starts of records that may have the key, newest first, each once: see [`KeyLookup::limit`]. The caller checks topic,
@@ -310,7 +308,7 @@ impl Index {
                 Err(error) => return ReadStep::Failed(error),
             }
         } else if found.len() < query.limit && !self.files.is_empty() {
-            let below = self.sealed.front().map_or(self.active.from(), |run| run.from());
+            let below = self.runs_from();
             match Walk::new(self.geometry, &self.files, query, below, found).run_resident() {
                 Ok(Ok(offsets)) => found = offsets,
                 Ok(Err(walk)) => return self.park(query, walk),
@@ -524,6 +522,11 @@ impl Index {
             self.reuse(given_up);
             self.merged_items = if at == 0 { 0 } else { self.merged_items };
         }
+    }
+
+    /// First byte of the log that the runs cover.
+    fn runs_from(&self) -> PhysicalOffset {
+        self.sealed.front().map_or(self.active.from(), |run| run.from())
     }
 
     /// Keeps the memory of a run that is not needed any more, unless a job still holds it.

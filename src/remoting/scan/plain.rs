@@ -7,6 +7,7 @@ use super::names::Names;
 use super::{SLOTS, ScannedHeader, Slots, Span};
 use crate::codes::LanguageCode;
 use crate::frame::PREFIX_BYTES;
+use message::words::{HIGHS, ONES, equal_bytes, first_byte};
 
 /// Reads the header in `bytes`, a frame without its body. `None`: it is unusual (what was set by then is to be dropped).
 pub(super) fn scan(bytes: &[u8], scanned: &mut ScannedHeader, slots: &mut Slots) -> Option<()> {
@@ -154,17 +155,15 @@ fn plain_text(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
 /// Where the text that starts at `at` has its closing quote, and whether backslashes come before it.
 #[inline(always)]
 fn closing_quote(bytes: &[u8], mut at: usize) -> Option<(usize, bool)> {
-    const QUOTES: u64 = ONES * b'"' as u64;
-    const BACKSLASHES: u64 = ONES * b'\\' as u64;
     let mut escaped = false;
     while at < bytes.len() {
         let text = load8(bytes, at);
-        let hits = zero_bytes(text ^ QUOTES) | zero_bytes(text ^ BACKSLASHES);
+        let hits = equal_bytes(text, b'"') | equal_bytes(text, b'\\');
         if hits == 0 {
             at += 8;
             continue;
         }
-        at += hits.trailing_zeros() as usize / 8;
+        at += first_byte(hits);
         if bytes[at] == b'"' {
             return Some((at, escaped));
         }
@@ -198,7 +197,7 @@ fn int(bytes: &[u8], at: usize) -> Option<(i32, usize)> {
 #[inline]
 fn leading_digits(text: u64) -> (u64, usize) {
     let (values, others) = digit_values(text);
-    let len = if others == 0 { 8 } else { others.trailing_zeros() as usize / 8 };
+    let len = first_byte(others);
     if len == 0 { (0, 0) } else { (eight_digits(values << (64 - 8 * len)), len) }
 }
 
@@ -237,8 +236,6 @@ pub(super) fn number(bytes: &[u8], start: usize, len: usize) -> Option<i64> {
 }
 
 const POWERS: [u64; 9] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
-const ONES: u64 = 0x0101_0101_0101_0101;
-const HIGHS: u64 = 0x8080_8080_8080_8080;
 
 /// Eight digits, the first in the lowest byte, as values 0 to 9.
 #[inline]
@@ -246,12 +243,6 @@ const fn eight_digits(values: u64) -> u64 {
     let pairs = (values.wrapping_mul(10) + (values >> 8)) & 0x00FF_00FF_00FF_00FF;
     let fours = (pairs.wrapping_mul(100) + (pairs >> 16)) & 0x0000_FFFF_0000_FFFF;
     (fours.wrapping_mul(10_000) + (fours >> 32)) & 0xFFFF_FFFF
-}
-
-/// The high bit of each byte that is zero, up to the first one exactly.
-#[inline]
-const fn zero_bytes(word: u64) -> u64 {
-    word.wrapping_sub(ONES) & !word & HIGHS
 }
 
 /// Eight bytes, the first lowest; zeros behind the end.

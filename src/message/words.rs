@@ -1,0 +1,49 @@
+//! Eight bytes at a time, in a word whose lowest byte is the first.
+//!
+//! Role: the tricks that the readers of properties, headers and JSON share. Pure.
+
+/// One in each byte.
+pub const ONES: u64 = 0x0101_0101_0101_0101;
+/// The high bit of each byte: set in what is not ASCII.
+pub const HIGHS: u64 = 0x8080_8080_8080_8080;
+
+/// The high bit of each byte that is zero. Exact up to the first one: borrows only reach above a true zero.
+#[inline]
+#[must_use]
+pub const fn zero_bytes(word: u64) -> u64 {
+    word.wrapping_sub(ONES) & !word & HIGHS
+}
+
+/// The high bit of each byte that is `byte`, up to the first one exactly.
+#[inline]
+#[must_use]
+pub const fn equal_bytes(word: u64, byte: u8) -> u64 {
+    zero_bytes(word ^ (ONES * byte as u64))
+}
+
+/// Which byte the lowest of some high bits belongs to; 8 for none.
+#[inline]
+#[must_use]
+pub const fn first_byte(highs: u64) -> usize {
+    highs.trailing_zeros() as usize / 8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_of_equal_bytes() {
+        for at in 0..8 {
+            let mut bytes = *b"\x00\x7F\x80\xFF!#[]";
+            bytes[at] = b'"';
+            let word = u64::from_le_bytes(bytes);
+            assert_eq!(first_byte(equal_bytes(word, b'"')), at);
+            bytes[7] = b'"';
+            assert_eq!(first_byte(equal_bytes(u64::from_le_bytes(bytes), b'"')), at, "the first of two");
+            assert_eq!(equal_bytes(word, b'\\'), 0);
+        }
+        assert_eq!(first_byte(0), 8);
+        assert_eq!(first_byte(zero_bytes(u64::from_le_bytes(*b"\x01\x80\x00\x01\x00abc"))), 2);
+    }
+}
