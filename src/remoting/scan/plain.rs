@@ -67,13 +67,15 @@ fn fields(bytes: &[u8], mut at: usize, names: Names, slots: &mut Slots) -> Optio
     // A whole field whose value is one character, as most numbers of a send are.
     const ONE: u64 = word(*b"\"\0\":\"\0\",");
     const ONE_MASK: u64 = 0xFFFF_00FF_FFFF_00FF;
+    const LETTERS: usize = 26;
     if bytes.get(at) == Some(&b'}') {
         return Some(at + 1);
     }
     loop {
         let name = load8(bytes, at);
         let letter = usize::from(((name >> 8) as u8).wrapping_sub(b'a'));
-        if name & ONE_MASK == ONE && names == Names::SendShort && !matches!((name >> 40) as u8, b'"' | b'\\') {
+        let is_plain = letter < LETTERS && !matches!((name >> 40) as u8, b'"' | b'\\');
+        if name & ONE_MASK == ONE && is_plain && names == Names::SendShort {
             if let Some(place) = slots.get_mut(letter) {
                 *place = Span { start: at as u32 + 5, len: 1, escaped: false };
             }
