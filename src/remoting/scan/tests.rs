@@ -198,9 +198,16 @@ fn ends_of_transactions() {
 
 #[test]
 fn headers_that_make_no_sense() {
-    for bad in
-        ["", "[]", "{\"code\":310,\"extFields\":{\"a\":\"x}}", "{\"code\":310", "{\"code\":310}x", "{\"code\":1e99}"]
-    {
+    for bad in [
+        "",
+        "[]",
+        "{\"code\":310,\"extFields\":{\"a\":\"x}}",
+        "{\"code\":310",
+        "{\"code\":310}x",
+        "{\"code\":1e99}",
+        r#"{"code":310,"extFields":{"e":"0","\":"0","g":"1"}}"#,
+        r#"{"code":310,"extFields":{"e":"0",""":"0","g":"1"}}"#,
+    ] {
         assert!(matches!(scan(&json_frame(bad, b"")), Err(FrameError::Json(_))), "{bad}");
     }
 }
