@@ -125,11 +125,14 @@ fn read_results(file: &Path, suite: &str, shards: u16) -> Result<Report> {
     let text = fs::read_to_string(file).context("the suite wrote no results")?;
     let results: Value = serde_json::from_str(&text)?;
     let cases = results["cases"].as_array().context("the results name no cases")?;
-    let outcomes: BTreeMap<&str, bool> =
-        cases.iter().filter_map(|c| Some((c["name"].as_str()?, c["ok"].as_bool()?))).collect();
+    let mut outcomes = BTreeMap::new();
+    for case in cases {
+        let (Some(name), Some(ok)) = (case["name"].as_str(), case["ok"].as_bool()) else { continue };
+        outcomes.insert(name, (!ok).then(|| case["message"].as_str().unwrap_or_default()));
+    }
     ensure!(outcomes.len() == cases.len() && !cases.is_empty(), "the results cannot be read");
-    let failed = outcomes.iter().filter(|(_, ok)| !**ok).map(|(name, _)| format!("{suite} {name} at {shards} shards"));
-    let failed: Vec<String> = failed.collect();
+    let failed = outcomes.iter().filter_map(|(name, why)| Some((name, (*why)?)));
+    let failed: Vec<String> = failed.map(|(name, why)| format!("{suite} {name} at {shards} shards: {why}")).collect();
     Ok(Report { passed: (outcomes.len() - failed.len()) as u64, failed, skipped: vec![] })
 }
 

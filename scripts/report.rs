@@ -9,7 +9,7 @@ use anyhow::Error;
 pub struct Report {
     /// Tests that passed.
     pub passed: u64,
-    /// Tests that failed, by name.
+    /// Tests that failed, by name and, where it is known, reason.
     pub failed: Vec<String>,
     /// Tests that did not run, with the reason.
     pub skipped: Vec<String>,
@@ -26,7 +26,7 @@ impl Report {
     pub fn fail(&mut self, name: impl Into<String>, why: &Error) {
         let name = name.into();
         println!("FAIL {name}: {why:#}");
-        self.failed.push(name);
+        self.failed.push(format!("{name}: {why:#}"));
     }
 
     /// One test by its result.
