@@ -1,6 +1,8 @@
-//! Eight bytes at a time, in a word whose lowest byte is the first.
+//! Eight bytes at a time, in a word whose lowest byte is the first, and 16 at a time, as a bit for each.
 //!
 //! Role: the tricks that the readers of properties, headers and JSON share. Pure.
+
+use wide::u8x16;
 
 /// One in each byte.
 pub const ONES: u64 = 0x0101_0101_0101_0101;
@@ -28,9 +30,28 @@ pub const fn first_byte(highs: u64) -> usize {
     highs.trailing_zeros() as usize / 8
 }
 
+/// Bit n: byte n of the 16 is `byte`.
+#[inline]
+#[must_use]
+pub fn equal_bits_of_16(bytes: &[u8; 16], byte: u8) -> u64 {
+    u8x16::new(*bytes).simd_eq(u8x16::splat(byte)).to_bitmask().into()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_bit_for_each_equal_byte(bytes in prop::collection::vec(prop::sample::select(&b"\0\"\\a!\x7F\x80\xA2\xFF"[..]), 16)) {
+            let part = bytes.first_chunk().unwrap();
+            for byte in [b'"', b'\\', 0, 0x80] {
+                let expected = (0..16).filter(|place| part[*place] == byte).fold(0, |bits, place| bits | 1 << place);
+                prop_assert_eq!(equal_bits_of_16(part, byte), expected);
+            }
+        }
+    }
 
     #[test]
     fn the_first_of_equal_bytes() {

@@ -7,9 +7,10 @@ use super::names::Names;
 use super::{SLOTS, ScannedHeader, Slots, Span};
 use crate::codes::LanguageCode;
 use crate::frame::PREFIX_BYTES;
-use message::words::{HIGHS, ONES, equal_bytes, first_byte};
+use message::words::{HIGHS, ONES, equal_bits_of_16, first_byte};
 
-/// Reads the header in `bytes`, a frame without its body. `None`: it is unusual (what was set by then is to be dropped).
+/// Reads the header in `bytes`, a frame without its body, into fresh `scanned` and `slots`. `None`: it is unusual (what was
+/// set by then is to be dropped).
 pub(super) fn scan(bytes: &[u8], scanned: &mut ScannedHeader, slots: &mut Slots) -> Option<()> {
     const NAME_OF_4: u64 = 0x00FF_FFFF_FFFF_FFFF;
     const CODE: u64 = word(*b"\"code\":\0");
@@ -21,6 +22,7 @@ pub(super) fn scan(bytes: &[u8], scanned: &mut ScannedHeader, slots: &mut Slots)
     const SERIALIZE: u64 = word(*b"\"seriali");
     let mut at = after(bytes, PREFIX_BYTES, b"{")?;
     let mut names = None;
+    let mut seen_fields = false;
     loop {
         let name = load8(bytes, at);
         if name & NAME_OF_4 == CODE {
@@ -38,7 +40,9 @@ pub(super) fn scan(bytes: &[u8], scanned: &mut ScannedHeader, slots: &mut Slots)
         } else if name == LANGUAGE {
             (scanned.language, at) = language(bytes, after(bytes, at + 8, b"e\":")?)?;
         } else if name == FIELDS {
-            *slots = Slots::default();
+            if std::mem::replace(&mut seen_fields, true) {
+                return None;
+            }
             let value_at = after(bytes, at + 8, b"ds\":")?;
             at = match after(bytes, value_at, b"{") {
                 Some(first) => fields(bytes, first, names?, slots)?,
@@ -158,21 +162,43 @@ fn plain_text(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
 #[inline(always)]
 fn closing_quote(bytes: &[u8], mut at: usize) -> Option<(usize, bool)> {
     let mut escaped = false;
-    while at < bytes.len() {
-        let text = load8(bytes, at);
-        let hits = equal_bytes(text, b'"') | equal_bytes(text, b'\\');
-        if hits == 0 {
-            at += 8;
+    while let Some(part) = bytes.get(at..).and_then(<[u8]>::first_chunk::<16>) {
+        let (quotes, backslashes) = (equal_bits_of_16(part, b'"'), equal_bits_of_16(part, b'\\'));
+        let before_quote = backslashes & !quotes & quotes.wrapping_sub(1);
+        if before_quote == 0 {
+            // No backslash comes before the first quote.
+            if quotes != 0 {
+                return Some((at + quotes.trailing_zeros() as usize, escaped));
+            }
+            at += 16;
             continue;
         }
-        at += first_byte(hits);
-        if bytes[at] == b'"' {
-            return Some((at, escaped));
-        }
         escaped = true;
-        at += 2;
+        at += if before_quote << 1 & (quotes | backslashes) == 0 && before_quote < 1 << 15 {
+            // Escapes of letters, all of them.
+            if quotes != 0 {
+                return Some((at + quotes.trailing_zeros() as usize, true));
+            }
+            16
+        } else {
+            before_quote.trailing_zeros() as usize + 2
+        };
     }
-    None
+    closing_quote_at_end(bytes, at, escaped)
+}
+
+#[cold]
+fn closing_quote_at_end(bytes: &[u8], mut at: usize, mut escaped: bool) -> Option<(usize, bool)> {
+    loop {
+        match bytes.get(at)? {
+            b'"' => return Some((at, escaped)),
+            b'\\' => {
+                escaped = true;
+                at += 2;
+            }
+            _ => at += 1,
+        }
+    }
 }
 
 /// A number of 1 to 10 digits, perhaps negative, that fits 32 bits.
@@ -181,6 +207,10 @@ fn int(bytes: &[u8], at: usize) -> Option<(i32, usize)> {
     let negative = bytes.get(at) == Some(&b'-');
     let start = at + usize::from(negative);
     let text = load8(bytes, start);
+    let digit = (text as u8).wrapping_sub(b'0');
+    if digit <= 9 && !negative && !((text >> 8) as u8).is_ascii_digit() {
+        return Some((digit.into(), at + 1)); // as most flags are
+    }
     let (mut value, mut len) = leading_digits(text);
     if len == 8 {
         while let Some(digit) = bytes.get(start + len).map(|byte| byte.wrapping_sub(b'0')).filter(|digit| *digit <= 9) {
