@@ -4,6 +4,9 @@
 //! load generator that is late, moves none of them, so that latencies that count from them miss nothing. Pure: the time is
 //! passed in.
 
+/// Later than this no sleep ends, as a rule.
+const LATEST_WAKE_NS: f64 = 100_000.0;
+
 /// Equal distances from a start, some of n threads' share of them.
 #[derive(Clone, Debug)]
 pub struct Pace {
@@ -20,6 +23,14 @@ impl Pace {
         let step_ns = 1e9 / rate * f64::from(threads);
         let shift = 1e9 / rate * f64::from(thread);
         Pace { start_ns: start_ns + shift as u64, step_ns, next: 0 }
+    }
+
+    /// How long before an operation is due it is better to stay awake: a sleep ends some dozens of microseconds late, and
+    /// that lateness is not the server's. A twentieth of the distance between operations at most, so that a load
+    /// generator that is not busy stays so.
+    #[must_use]
+    pub fn awake_before_due_ns(&self) -> u64 {
+        (self.step_ns / 20.0).min(LATEST_WAKE_NS) as u64
     }
 
     /// When the next operation is meant to begin.
@@ -57,6 +68,15 @@ mod tests {
         assert_eq!(times[0], 1_000);
         assert_eq!(times[3_000_000], 1_000 + 1_000_000 * 1_000_000_000);
         assert!(times.windows(2).all(|pair| (pair[1] - pair[0]).abs_diff(333_333_333) <= 1));
+    }
+
+    #[test]
+    fn only_slow_schedules_stay_awake_for_long() {
+        let awake = |rate: f64, threads| Pace::new(0, rate, 0, threads).awake_before_due_ns();
+        assert_eq!(
+            (awake(200.0, 1), awake(10_000.0, 1), awake(10_000.0, 2), awake(1e9, 1)),
+            (100_000, 5_000, 10_000, 0)
+        );
     }
 
     #[test]
