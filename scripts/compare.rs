@@ -7,6 +7,7 @@
 mod alone;
 mod load;
 mod machine;
+mod memory;
 mod rows;
 mod sides;
 mod verdict;
@@ -30,6 +31,7 @@ use rows::{Figure, Flush, Pace, Row, Work};
 use verdict::{Shown, Verdict};
 
 pub use machine::machine;
+pub use memory::HeldMemory;
 pub use sides::Side;
 
 /// A Java broker with more on the disk is replaced by a new one: a round of large messages writes gigabytes.
@@ -151,6 +153,7 @@ struct Bench<'a> {
     java_rate: Option<f64>,
     /// Anonymous memory of RingMQ at the end of each round, MiB.
     loaded_mib: Vec<f64>,
+    _memory: Option<HeldMemory>,
 }
 
 impl Bench<'_> {
@@ -165,6 +168,9 @@ impl Bench<'_> {
             None if a.reference_only && a.load == Which::Neutral => PathBuf::new(),
             None => project::ringmq()?,
         };
+        let memory = HeldMemory::hold()?;
+        let mut machine = machine()?;
+        machine["machine"]["held_bytes"] = memory.as_ref().map_or(0, |memory| memory.bytes).into();
         let bench = Bench {
             arguments: a,
             folder,
@@ -172,11 +178,12 @@ impl Bench<'_> {
             java: None,
             load: Load::new(a.load, &binary)?,
             binary,
-            machine: machine()?,
+            machine,
             verdicts: Vec::new(),
             shown: Vec::new(),
             java_rate: None,
             loaded_mib: Vec::new(),
+            _memory: memory,
         };
         bench.keep(&bench.machine)?;
         Ok(bench)

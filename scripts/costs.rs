@@ -21,7 +21,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use serde_json::{Value, json};
 
 use crate::client::Connection;
-use crate::compare::{Side, machine, median};
+use crate::compare::{HeldMemory, Side, machine, median};
 use crate::project;
 use crate::reference::{self, Java, Reference};
 use crate::report::Report;
@@ -145,6 +145,7 @@ pub fn run(a: &Arguments) -> Result<Report> {
         Some(commit) => Some(instructions::build_commit(commit, a.instructions)?),
         None => a.against.clone(),
     };
+    let _memory = if a.instructions { None } else { HeldMemory::hold()? };
     let folder = project::work_folder("costs")?;
     let bench = Bench { secs: a.secs, folder: folder.clone(), results: results(a)? };
     bench.keep(&machine()?)?;
