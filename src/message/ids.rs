@@ -8,6 +8,7 @@ use crate::PhysicalOffset;
 use crate::words::ONES;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use wide::u8x16;
 
 /// Longest id, in characters.
 pub const MAX_ID_LENGTH: usize = 56;
@@ -37,8 +38,7 @@ impl IdText {
     #[inline]
     fn push_u64(&mut self, value: u64) {
         let at = usize::from(self.len);
-        self.text[at..at + 8].copy_from_slice(&hex8((value >> 32) as u32));
-        self.text[at + 8..at + 16].copy_from_slice(&hex8(value as u32));
+        self.text[at..at + 16].copy_from_slice(&hex16(value));
         self.len += 16;
     }
 
@@ -131,8 +131,14 @@ impl OffsetIdPrefix {
     #[inline]
     pub fn write(&self, offset: PhysicalOffset, out: &mut Vec<u8>) {
         out.extend_from_slice(self.0.as_bytes());
-        out.extend_from_slice(&hex8((offset.0 >> 32) as u32));
-        out.extend_from_slice(&hex8(offset.0 as u32));
+        out.extend_from_slice(&hex16(offset.0));
+    }
+
+    /// The text of it, which [`hex16`] of an offset completes: ASCII, 16 bytes (IPv4) or 40 (IPv6).
+    #[must_use]
+    #[inline]
+    pub fn as_bytes(&self) -> &[u8] {
+        self.0.as_bytes()
     }
 
     /// The id of a record at `offset`.
@@ -183,17 +189,19 @@ impl UniqueIdMaker {
     }
 }
 
-/// The eight digits of a number, the highest first.
+/// The 16 hexadecimal digits of a number, the highest first: ASCII, upper case.
+#[must_use]
 #[inline]
-const fn hex8(value: u32) -> [u8; 8] {
-    // Each digit into a byte of its own, the highest digit into the lowest byte.
-    let wide = value.swap_bytes() as u64;
-    let wide = (wide | wide << 16) & 0x0000_FFFF_0000_FFFF;
-    let wide = (wide | wide << 8) & 0x00FF_00FF_00FF_00FF;
-    let digits = wide >> 4 & 0x000F_000F_000F_000F | (wide & 0x000F_000F_000F_000F) << 8;
-    // Digits above 9 reach into the next half byte when 6 is added.
-    let letters = (digits + ONES * 6) >> 4 & ONES;
-    (digits + ONES * b'0' as u64 + letters * (b'A' - b'0' - 10) as u64).to_le_bytes()
+pub fn hex16(value: u64) -> [u8; 16] {
+    let bytes = value.swap_bytes();
+    let half = |halves: u64| {
+        let mut wide = [0; 16];
+        wide[..8].copy_from_slice(&(halves & (ONES * 15)).to_le_bytes());
+        u8x16::new(wide)
+    };
+    let digits = u8x16::unpack_low(half(bytes >> 4), half(bytes));
+    let letters = digits.max(u8x16::splat(10)).simd_eq(digits);
+    (digits + u8x16::splat(b'0') + (letters & u8x16::splat(b'A' - b'0' - 10))).to_array()
 }
 
 const HEX: &[u8; 16] = b"0123456789ABCDEF";
@@ -225,9 +233,9 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn eight_digits_at_once() {
-        for value in [0, 1, 0x1234_5678, 0x9ABC_DEF0, 0xFFFF_FFFF, 0x00A0_0F09, 0x8000_0001] {
-            assert_eq!(std::str::from_utf8(&hex8(value)).unwrap(), format!("{value:08X}"));
+    fn sixteen_digits_at_once() {
+        for value in [0, 1, 0x0123_4567_89AB_CDEF, 0xFEDC_BA98_7654_3210, u64::MAX, 0x00A0_0F09_9F0A_A0F0] {
+            assert_eq!(std::str::from_utf8(&hex16(value)).unwrap(), format!("{value:016X}"));
         }
     }
 

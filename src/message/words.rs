@@ -37,6 +37,14 @@ pub fn equal_bits_of_16(bytes: &[u8; 16], byte: u8) -> u64 {
     u8x16::new(*bytes).simd_eq(u8x16::splat(byte)).to_bitmask().into()
 }
 
+/// Bit n: byte n of the 16 is below `limit`, which is not 0.
+#[inline]
+#[must_use]
+pub fn below_bits_of_16(bytes: &[u8; 16], limit: u8) -> u64 {
+    let bytes = u8x16::new(*bytes);
+    bytes.min(u8x16::splat(limit - 1)).simd_eq(bytes).to_bitmask().into()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -49,6 +57,10 @@ mod tests {
             for byte in [b'"', b'\\', 0, 0x80] {
                 let expected = (0..16).filter(|place| part[*place] == byte).fold(0, |bits, place| bits | 1 << place);
                 prop_assert_eq!(equal_bits_of_16(part, byte), expected);
+            }
+            for limit in [1, b' ', b'"', 0x80, 0xFF] {
+                let expected = (0..16).filter(|place| part[*place] < limit).fold(0, |bits, place| bits | 1 << place);
+                prop_assert_eq!(below_bits_of_16(part, limit), expected);
             }
         }
     }

@@ -4,7 +4,7 @@
 //! single quotes, bare words as keys and values, objects as keys, any white space, a comma before a closing bracket.
 //! Errors are the byte where the text stops making sense. It allocates nothing.
 
-use message::words::{HIGHS, ONES, equal_bytes, first_byte};
+use message::words::{below_bits_of_16, equal_bits_of_16, equal_bytes, first_byte};
 
 /// Objects and lists nested deeper than this are refused.
 pub(crate) const MAX_DEPTH: u32 = 64;
@@ -293,33 +293,45 @@ const HEX_VALUES: [u8; 256] = {
 /// Appends a text as a JSON string, escaped as fastjson does.
 pub(crate) fn write_text(out: &mut Vec<u8>, text: &[u8]) {
     out.push(b'"');
-    write_escaped(out, text);
+    escape(text, |piece| out.extend_from_slice(piece));
     out.push(b'"');
 }
 
-/// How many bytes at the front of a text need no escape, counted in eights; most texts have nothing else.
+/// Whether any of 16 bytes needs an escape.
+#[inline]
+pub(crate) fn has_escapes_of_16(bytes: &[u8; 16]) -> bool {
+    escapes_of_16(bytes) != 0
+}
+
+/// Bit n: byte n of the 16 needs an escape.
+#[inline]
+fn escapes_of_16(bytes: &[u8; 16]) -> u64 {
+    below_bits_of_16(bytes, b' ') | equal_bits_of_16(bytes, b'"') | equal_bits_of_16(bytes, b'\\')
+}
+
+/// How many bytes at the front of a text need no escape, or a few less near its end; most texts have nothing else.
 #[inline]
 fn plain_front(text: &[u8]) -> usize {
-    let (words, rest) = text.as_chunks::<8>();
-    for (at, word) in words.iter().enumerate() {
-        let word = u64::from_le_bytes(*word);
-        let controls = word.wrapping_sub(ONES * 0x20) & !word & HIGHS;
-        if controls | equal_bytes(word, b'"') | equal_bytes(word, b'\\') != 0 {
-            return at * 8;
+    let (blocks, rest) = text.as_chunks::<16>();
+    for (at, block) in blocks.iter().enumerate() {
+        let escapes = escapes_of_16(block);
+        if escapes != 0 {
+            return at * 16 + escapes.trailing_zeros() as usize;
         }
     }
     text.len() - rest.len()
 }
 
-/// As [`write_text`], without the quotes.
-pub(crate) fn write_escaped(out: &mut Vec<u8>, text: &[u8]) {
+/// Hands out the pieces of a text as it stands between the quotes of a JSON string.
+#[inline]
+pub(crate) fn escape(text: &[u8], mut put: impl FnMut(&[u8])) {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     let mut from = 0;
     for (at, &byte) in text.iter().enumerate().skip(plain_front(text)) {
         if byte >= b' ' && byte != b'"' && byte != b'\\' {
             continue;
         }
-        out.extend_from_slice(&text[from..at]);
+        put(&text[from..at]);
         from = at + 1;
         let short = match byte {
             b'"' | b'\\' => byte,
@@ -331,12 +343,12 @@ pub(crate) fn write_escaped(out: &mut Vec<u8>, text: &[u8]) {
             _ => 0,
         };
         if short == 0 {
-            out.extend_from_slice(&[b'\\', b'u', b'0', b'0', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+            put(&[b'\\', b'u', b'0', b'0', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
         } else {
-            out.extend_from_slice(&[b'\\', short]);
+            put(&[b'\\', short]);
         }
     }
-    out.extend_from_slice(&text[from..]);
+    put(&text[from..]);
 }
 
 #[cfg(test)]

@@ -4,12 +4,13 @@
 //! JSON. The body of a pull may come from elsewhere (gathered slices): `body_len` says how long it is. Everything else is
 //! written through [`crate::Command`].
 
-use crate::codes::{ResponseCode, version};
-use crate::command::FLAG_RESPONSE;
-use crate::cursor::{write_escaped, write_text};
-use crate::frame::{self, SerializeType};
+use crate::codes::ResponseCode;
+use crate::frame::SerializeType;
 use message::ids::OffsetIdPrefix;
 use message::{PhysicalOffset, QueueOffset};
+use writer::{Start, name};
+
+mod writer;
 
 /// The answer to a stored message or batch.
 #[derive(Clone, Copy, Debug)]
@@ -78,231 +79,110 @@ pub struct PopReply<'a> {
     pub counts: Option<&'a str>,
 }
 
-/// More than the answer to a single message mostly has; a longer one makes the buffer grow a second time.
-const SEND_REPLY_BYTES: usize = 512;
+/// What the header of an answer to a send takes in JSON but for its texts and ids, and a little more.
+const SEND_ROOM: usize = 272;
+/// What one offset message id takes.
+const ID_ROOM: usize = message::ids::MAX_ID_LENGTH + 1;
+/// What the header of an answer to a pull or POP takes but for its texts, and mostly more; also an error's.
+const ROOM: usize = 320;
 
 /// Appends the answer to a stored message.
 pub fn send(out: &mut Vec<u8>, form: SerializeType, opaque: i32, reply: &SendReply<'_>) {
-    out.reserve(SEND_REPLY_BYTES);
-    let mut frame = Writer::begin(out, form, reply.code.to_i32(), opaque, "");
-    frame.number(name!("queueId"), reply.queue_id.into());
-    if let Some(id) = reply.transaction_id {
-        frame.text(name!("transactionId"), id);
+    match form {
+        SerializeType::Json => send_as::<true>(out, opaque, reply),
+        SerializeType::Compact => send_as::<false>(out, opaque, reply),
     }
-    frame.ids(name!("msgId"), reply.id_prefix, reply.offsets);
-    frame.plain(name!("TRACE_ON"), if reply.trace_on { b"true" } else { b"false" });
-    frame.text(name!("MSG_REGION"), reply.region);
-    if let Some(handle) = reply.recall_handle {
-        frame.text(name!("recallHandle"), handle);
-    }
-    frame.number(name!("queueOffset"), reply.queue_offset.to_i64());
-    frame.finish(opaque, None, 0);
+}
+
+fn send_as<const JSON: bool>(out: &mut Vec<u8>, opaque: i32, reply: &SendReply<'_>) {
+    let start = Start { code: reply.code.to_i32(), opaque, remark: None, has_fields: true };
+    let texts = [reply.transaction_id, Some(reply.region), reply.recall_handle];
+    let texts_len: usize = texts.into_iter().flatten().map(<[u8]>::len).sum();
+    let room = SEND_ROOM + texts_len + reply.offsets.len() * ID_ROOM;
+    writer::frame::<JSON>(out, &start, room, 0, |frame| {
+        frame.number(name!("queueId"), reply.queue_id.into());
+        if let Some(id) = reply.transaction_id {
+            frame.text(name!("transactionId"), id);
+        }
+        frame.ids(name!("msgId"), reply.id_prefix, reply.offsets);
+        if reply.trace_on {
+            frame.plain(name!("TRACE_ON"), b"true");
+        } else {
+            frame.plain(name!("TRACE_ON"), b"false");
+        }
+        frame.text(name!("MSG_REGION"), reply.region);
+        if let Some(handle) = reply.recall_handle {
+            frame.text(name!("recallHandle"), handle);
+        }
+        frame.number(name!("queueOffset"), reply.queue_offset.to_i64());
+    });
 }
 
 /// Appends the header of a pull's answer. Exactly `body_len` bytes of records must follow it on the connection.
 pub fn pull(out: &mut Vec<u8>, form: SerializeType, opaque: i32, reply: &PullReply<'_>, body_len: usize) {
-    let mut frame = Writer::begin(out, form, reply.code.to_i32(), opaque, reply.remark);
-    frame.number(name!("suggestWhichBrokerId"), reply.suggest_which_broker_id);
-    frame.number(name!("groupSysFlag"), reply.group_sys_flag.into());
-    frame.number(name!("nextBeginOffset"), reply.next_begin_offset);
-    frame.number(name!("maxOffset"), reply.max_offset);
-    frame.number(name!("minOffset"), reply.min_offset);
-    frame.number(name!("topicSysFlag"), reply.topic_sys_flag.into());
-    frame.finish(opaque, Some(reply.remark), body_len);
+    match form {
+        SerializeType::Json => pull_as::<true>(out, opaque, reply, body_len),
+        SerializeType::Compact => pull_as::<false>(out, opaque, reply, body_len),
+    }
+}
+
+fn pull_as<const JSON: bool>(out: &mut Vec<u8>, opaque: i32, reply: &PullReply<'_>, body_len: usize) {
+    let start = Start { code: reply.code.to_i32(), opaque, remark: Some(reply.remark), has_fields: true };
+    writer::frame::<JSON>(out, &start, ROOM, body_len, |frame| {
+        frame.number(name!("suggestWhichBrokerId"), reply.suggest_which_broker_id);
+        frame.number(name!("groupSysFlag"), reply.group_sys_flag.into());
+        frame.number(name!("nextBeginOffset"), reply.next_begin_offset);
+        frame.number(name!("maxOffset"), reply.max_offset);
+        frame.number(name!("minOffset"), reply.min_offset);
+        frame.number(name!("topicSysFlag"), reply.topic_sys_flag.into());
+    });
 }
 
 /// Appends the header of a POP's answer. Exactly `body_len` bytes of records must follow it on the connection.
 pub fn pop(out: &mut Vec<u8>, form: SerializeType, opaque: i32, reply: &PopReply<'_>, body_len: usize) {
-    let mut frame = Writer::begin(out, form, reply.code.to_i32(), opaque, reply.remark);
-    frame.number(name!("popTime"), reply.pop_time_ms);
-    frame.number(name!("invisibleTime"), reply.invisible_ms);
-    frame.number(name!("reviveQid"), reply.revive_queue.into());
-    frame.number(name!("restNum"), reply.rest);
-    // Digits and separators: nothing to escape.
-    if let Some(starts) = reply.starts {
-        frame.plain(name!("startOffsetInfo"), starts.as_bytes());
+    match form {
+        SerializeType::Json => pop_as::<true>(out, opaque, reply, body_len),
+        SerializeType::Compact => pop_as::<false>(out, opaque, reply, body_len),
     }
-    if let Some(offsets) = reply.offsets {
-        frame.plain(name!("msgOffsetInfo"), offsets.as_bytes());
-    }
-    if let Some(counts) = reply.counts {
-        frame.plain(name!("orderCountInfo"), counts.as_bytes());
-    }
-    frame.finish(opaque, Some(reply.remark), body_len);
+}
+
+fn pop_as<const JSON: bool>(out: &mut Vec<u8>, opaque: i32, reply: &PopReply<'_>, body_len: usize) {
+    let start = Start { code: reply.code.to_i32(), opaque, remark: Some(reply.remark), has_fields: true };
+    let texts = [reply.starts, reply.offsets, reply.counts];
+    let room = ROOM + texts.into_iter().flatten().map(str::len).sum::<usize>();
+    writer::frame::<JSON>(out, &start, room, body_len, |frame| {
+        frame.number(name!("popTime"), reply.pop_time_ms);
+        frame.number(name!("invisibleTime"), reply.invisible_ms);
+        frame.number(name!("reviveQid"), reply.revive_queue.into());
+        frame.number(name!("restNum"), reply.rest);
+        // Digits and separators: nothing to escape.
+        if let Some(starts) = reply.starts {
+            frame.plain(name!("startOffsetInfo"), starts.as_bytes());
+        }
+        if let Some(offsets) = reply.offsets {
+            frame.plain(name!("msgOffsetInfo"), offsets.as_bytes());
+        }
+        if let Some(counts) = reply.counts {
+            frame.plain(name!("orderCountInfo"), counts.as_bytes());
+        }
+    });
 }
 
 /// Appends an answer without fields and body: an error, or a bare success (then `remark` is mostly empty, and left out).
 pub fn error(out: &mut Vec<u8>, form: SerializeType, opaque: i32, code: ResponseCode, remark: &str) {
-    let frame = Writer::begin_without_fields(out, form, code.to_i32(), opaque, remark);
-    frame.finish(opaque, (!remark.is_empty()).then_some(remark), 0);
-}
-
-/// The name of a field in both forms.
-struct Name {
-    plain: &'static str,
-    /// The end of the value before, the name, the start of the value.
-    json: &'static str,
-}
-
-macro_rules! name {
-    ($name:literal) => {
-        &Name { plain: $name, json: concat!("\",\"", $name, "\":\"") }
-    };
-}
-use name;
-
-/// Writes one frame, field by field.
-struct Writer<'a> {
-    out: &'a mut Vec<u8>,
-    start: usize,
-    form: SerializeType,
-    fields: Block,
-}
-
-/// State of the block of fields.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Block {
-    /// There is none.
-    None,
-    /// JSON: none written yet.
-    First,
-    /// JSON: some written.
-    Open,
-    /// Compact: where its length stands.
-    LengthAt(usize),
-}
-
-impl<'a> Writer<'a> {
-    fn begin(out: &'a mut Vec<u8>, form: SerializeType, code: i32, opaque: i32, remark: &str) -> Self {
-        let mut writer = Self::begin_without_fields(out, form, code, opaque, remark);
-        match form {
-            SerializeType::Json => {
-                writer.out.extend_from_slice(b",\"extFields\":{");
-                writer.fields = Block::First;
-            }
-            SerializeType::Compact => writer.fields = Block::LengthAt(writer.out.len() - 4),
-        }
-        writer
+    let remark = (!remark.is_empty()).then_some(remark);
+    let start = Start { code: code.to_i32(), opaque, remark, has_fields: false };
+    match form {
+        SerializeType::Json => writer::frame::<true>(out, &start, ROOM, 0, |_| {}),
+        SerializeType::Compact => writer::frame::<false>(out, &start, ROOM, 0, |_| {}),
     }
-
-    fn begin_without_fields(out: &'a mut Vec<u8>, form: SerializeType, code: i32, opaque: i32, remark: &str) -> Self {
-        let start = frame::begin(out);
-        match form {
-            SerializeType::Json => {
-                out.extend_from_slice(b"{\"code\":");
-                put_number(out, code.into());
-            }
-            SerializeType::Compact => {
-                out.extend_from_slice(&(code as i16).to_be_bytes());
-                out.push(0); // JAVA, as in JSON
-                out.extend_from_slice(&(version::CURRENT as i16).to_be_bytes());
-                out.extend_from_slice(&opaque.to_be_bytes());
-                out.extend_from_slice(&FLAG_RESPONSE.to_be_bytes());
-                out.extend_from_slice(&(remark.len() as u32).to_be_bytes());
-                out.extend_from_slice(remark.as_bytes());
-                out.extend_from_slice(&[0; 4]);
-            }
-        }
-        Self { out, start, form, fields: Block::None }
-    }
-
-    /// What stands before a value; gives where a compact value's length stands.
-    #[inline(always)]
-    fn name(&mut self, name: &Name) -> usize {
-        match self.form {
-            SerializeType::Json => {
-                // The piece begins with the end of the value before it, which the first field has not.
-                let piece = if self.fields == Block::First { &name.json[2..] } else { name.json };
-                self.fields = Block::Open;
-                self.out.extend_from_slice(piece.as_bytes());
-                0
-            }
-            SerializeType::Compact => {
-                self.out.extend_from_slice(&(name.plain.len() as u16).to_be_bytes());
-                self.out.extend_from_slice(name.plain.as_bytes());
-                self.out.extend_from_slice(&[0; 4]);
-                self.out.len() - 4
-            }
-        }
-    }
-
-    #[inline]
-    fn value_ends(&mut self, length_at: usize) {
-        if self.form == SerializeType::Compact {
-            let length = (self.out.len() - length_at - 4) as u32;
-            self.out[length_at..length_at + 4].copy_from_slice(&length.to_be_bytes());
-        }
-    }
-
-    /// A value that needs no escapes.
-    #[inline(always)]
-    fn plain(&mut self, name: &Name, value: &[u8]) {
-        let length_at = self.name(name);
-        self.out.extend_from_slice(value);
-        self.value_ends(length_at);
-    }
-
-    #[inline(always)]
-    fn number(&mut self, name: &Name, value: i64) {
-        self.plain(name, itoa::Buffer::new().format(value).as_bytes());
-    }
-
-    #[inline(always)]
-    fn text(&mut self, name: &Name, value: &[u8]) {
-        let length_at = self.name(name);
-        match self.form {
-            SerializeType::Json => write_escaped(self.out, value),
-            SerializeType::Compact => self.out.extend_from_slice(value),
-        }
-        self.value_ends(length_at);
-    }
-
-    /// Offset message ids, separated by commas.
-    fn ids(&mut self, name: &Name, prefix: &OffsetIdPrefix, offsets: &[PhysicalOffset]) {
-        let length_at = self.name(name);
-        for (at, offset) in offsets.iter().enumerate() {
-            if at > 0 {
-                self.out.push(b',');
-            }
-            prefix.write(*offset, self.out);
-        }
-        self.value_ends(length_at);
-    }
-
-    fn finish(self, opaque: i32, remark: Option<&str>, body_len: usize) {
-        let out = self.out;
-        match self.fields {
-            Block::First => out.push(b'}'),
-            Block::Open => out.extend_from_slice(b"\"}"),
-            Block::LengthAt(at) => {
-                let length = (out.len() - at - 4) as u32;
-                out[at..at + 4].copy_from_slice(&length.to_be_bytes());
-            }
-            Block::None => {}
-        }
-        if self.form == SerializeType::Json {
-            out.extend_from_slice(b",\"flag\":1,\"language\":\"JAVA\",\"opaque\":");
-            put_number(out, opaque.into());
-            if let Some(remark) = remark {
-                out.extend_from_slice(b",\"remark\":");
-                write_text(out, remark.as_bytes());
-            }
-            out.extend_from_slice(b",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":493}");
-        }
-        frame::finish(out, self.start, self.form, body_len);
-    }
-}
-
-const _: () = assert!(version::CURRENT == 493 && FLAG_RESPONSE == 1, "written out above");
-
-fn put_number(out: &mut Vec<u8>, value: i64) {
-    out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Command;
+    use crate::{Command, frame};
+    use proptest::prelude::*;
 
     fn header(frame: &[u8]) -> &str {
         std::str::from_utf8(&frame[8..8 + u32::from_be_bytes([0, frame[5], frame[6], frame[7]]) as usize]).unwrap()
@@ -392,6 +272,86 @@ mod tests {
             });
             assert_eq!(decoded[0], decoded[1]);
         }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// The general encoder, which the golden frames are checked against, writes the same bytes.
+        #[test]
+        fn the_bytes_are_those_of_the_general_encoder(
+            (form, code, opaque) in (prop::sample::select(&FORMS[..]), prop::sample::select(&CODES[..]), number()),
+            offsets in prop::collection::vec(any::<u64>(), 1..4),
+            (queue_id, queue_offset, trace_on) in (number(), number(), any::<bool>()),
+            (id, region, handle) in (text(), text(), text()),
+            (host, remark) in (prop::sample::select(&["127.0.0.1:10911", "[2001:db8::7]:1"][..]), text()),
+            numbers in prop::collection::vec(number(), 4),
+        ) {
+            let (prefix, offsets) = (OffsetIdPrefix::new(host.parse().unwrap()), offsets.into_iter().map(PhysicalOffset));
+            let offsets: Vec<_> = offsets.collect();
+            let ids: Vec<_> = offsets.iter().map(|offset| prefix.id(*offset).to_string()).collect();
+            let (id, handle) = (Some(id).filter(|id| !id.is_empty()), Some(handle).filter(|handle| !handle.is_empty()));
+            let reply = SendReply {
+                code,
+                id_prefix: &prefix,
+                offsets: &offsets,
+                queue_id: queue_id as i32,
+                queue_offset: QueueOffset(queue_offset as u64),
+                transaction_id: id.as_ref().map(String::as_bytes),
+                region: region.as_bytes(),
+                trace_on,
+                recall_handle: handle.as_ref().map(String::as_bytes),
+            };
+            let mut out = b"before".to_vec();
+            send(&mut out, form, opaque as i32, &reply);
+            let sent = Command::response(code, opaque as i32, form)
+                .with_field("queueId", queue_id as i32)
+                .with_optional("transactionId", id)
+                .with_field("msgId", ids.join(","))
+                .with_field("TRACE_ON", trace_on)
+                .with_field("MSG_REGION", region)
+                .with_optional("recallHandle", handle)
+                .with_field("queueOffset", QueueOffset(queue_offset as u64).to_i64());
+            let mut expected = b"before".to_vec();
+            sent.encode(&mut expected);
+            prop_assert_eq!(String::from_utf8_lossy(&out), String::from_utf8_lossy(&expected));
+
+            let reply = PullReply {
+                code,
+                remark: &remark,
+                suggest_which_broker_id: numbers[0],
+                next_begin_offset: numbers[1],
+                min_offset: numbers[2],
+                max_offset: numbers[3],
+                topic_sys_flag: queue_id as i32,
+                group_sys_flag: opaque as i32,
+            };
+            pull(&mut out, form, opaque as i32, &reply, 0);
+            let pulled = Command::response(code, opaque as i32, form)
+                .with_remark(remark.as_str())
+                .with_field("suggestWhichBrokerId", numbers[0])
+                .with_field("groupSysFlag", opaque as i32)
+                .with_field("nextBeginOffset", numbers[1])
+                .with_field("maxOffset", numbers[3])
+                .with_field("minOffset", numbers[2])
+                .with_field("topicSysFlag", queue_id as i32);
+            pulled.encode(&mut expected);
+            prop_assert_eq!(String::from_utf8_lossy(&out), String::from_utf8_lossy(&expected));
+        }
+    }
+
+    const FORMS: [SerializeType; 2] = [SerializeType::Json, SerializeType::Compact];
+    const CODES: [ResponseCode; 3] =
+        [ResponseCode::Success, ResponseCode::FlushDiskTimeout, ResponseCode::MessageIllegal];
+
+    /// A number of any length.
+    fn number() -> impl Strategy<Value = i64> {
+        (any::<i64>(), 0u32..64).prop_map(|(value, shift)| value >> shift)
+    }
+
+    /// A text of any length up to 70, mostly without escapes.
+    fn text() -> impl Strategy<Value = String> {
+        ("[ -!#-~主]{0,70}", any::<String>(), 0..3).prop_map(|(plain, odd, kind)| if kind > 0 { plain } else { odd })
     }
 
     /// Adds a pull and an error to what is there, and decodes all three, without their form.
