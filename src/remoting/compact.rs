@@ -6,6 +6,7 @@
 
 use crate::codes::LanguageCode;
 use crate::frame::FrameError;
+use std::ops::Range;
 
 /// The fixed fields of a compact header.
 pub(crate) struct CompactFixed {
@@ -37,12 +38,15 @@ impl<'a> CompactReader<'a> {
 
     #[inline]
     pub(crate) fn fixed(&mut self) -> Result<CompactFixed, FrameError> {
-        let code = i16::from_be_bytes(self.array()?).into();
-        let language = LanguageCode::from_number(i8::from_be_bytes(self.array()?).into());
-        let version = i16::from_be_bytes(self.array()?).into();
-        let opaque = i32::from_be_bytes(self.array()?);
-        let flag = i32::from_be_bytes(self.array()?);
-        Ok(CompactFixed { code, language, version, opaque, flag })
+        let [code_0, code_1, language, version_0, version_1, rest @ ..] = self.array::<13>()?;
+        let numbers = u64::from_be_bytes(rest);
+        Ok(CompactFixed {
+            code: i16::from_be_bytes([code_0, code_1]).into(),
+            language: LanguageCode::from_number((language as i8).into()),
+            version: i16::from_be_bytes([version_0, version_1]).into(),
+            opaque: (numbers >> 32) as i32,
+            flag: numbers as i32,
+        })
     }
 
     pub(crate) fn remark(&mut self) -> Result<&'a [u8], FrameError> {
@@ -63,15 +67,37 @@ impl<'a> CompactReader<'a> {
         self.at == self.bytes.len()
     }
 
-    #[inline]
-    pub(crate) fn next_entry(&mut self) -> Result<Option<CompactEntry<'a>>, FrameError> {
-        if self.is_empty() {
-            return Ok(None);
+    /// The next field if its name is one byte: that byte, and where its value lies. `None`: ask [`Self::next_entry`].
+    #[inline(always)]
+    pub(crate) fn next_letter(&mut self) -> Option<(u8, Range<usize>)> {
+        // Both lengths and the name, and a byte of the value.
+        let word = u64::from_be_bytes(*self.bytes.get(self.at..)?.first_chunk()?);
+        let start = self.at + 7;
+        let end = start + (word >> 8) as u32 as usize;
+        if word >> 48 != 1 || end > self.bytes.len() {
+            return None;
         }
+        self.at = end;
+        Some(((word >> 40) as u8, start..end))
+    }
+
+    #[inline(always)]
+    pub(crate) fn next_entry(&mut self) -> Result<Option<CompactEntry<'a>>, FrameError> {
+        let rest = self.bytes.get(self.at..).unwrap_or_default();
+        if let Some(((name, value), rest)) = entry(rest) {
+            self.at = self.bytes.len() - rest.len();
+            return Ok(Some((name, value)));
+        }
+        if rest.is_empty() { Ok(None) } else { self.malformed_entry() }
+    }
+
+    /// Says at which byte an entry makes no sense.
+    #[cold]
+    fn malformed_entry<T>(&mut self) -> Result<T, FrameError> {
         let name_len = i16::from_be_bytes(self.array()?);
-        let name = self.take(name_len.into())?;
-        let value_len = i32::from_be_bytes(self.array()?);
-        Ok(Some((name, self.take(value_len)?)))
+        self.take(name_len.into())?;
+        self.array::<4>()?;
+        Err(FrameError::Compact(self.at as u32))
     }
 
     #[inline]
@@ -89,4 +115,16 @@ impl<'a> CompactReader<'a> {
         self.at += bytes.len();
         Ok(bytes)
     }
+}
+
+/// The field at the front of some bytes, if it is whole, and what follows it.
+#[inline(always)]
+fn entry(bytes: &[u8]) -> Option<(CompactEntry<'_>, &[u8])> {
+    let (name_len, rest) = bytes.split_first_chunk()?;
+    let name_len = usize::try_from(i16::from_be_bytes(*name_len)).ok()?;
+    let (name, rest) = rest.split_at_checked(name_len)?;
+    let (value_len, rest) = rest.split_first_chunk()?;
+    // A negative length is larger than any header.
+    let (value, rest) = rest.split_at_checked(u32::from_be_bytes(*value_len) as usize)?;
+    Some(((name, value), rest))
 }

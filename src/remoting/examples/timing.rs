@@ -19,6 +19,10 @@ fn main() {
         measure(&format!("scan a send, {} header", form.name()), || {
             black_box(scan(black_box(&frame)).expect("a good frame"));
         });
+        let frame = pull_frame(form);
+        measure(&format!("scan a pull, {} header", form.name()), || {
+            black_box(scan(black_box(&frame)).expect("a good frame"));
+        });
         let mut out = Vec::with_capacity(4096);
         let prefix = OffsetIdPrefix::new("127.0.0.1:10911".parse().expect("an address"));
         measure(&format!("write a send's answer, {} header", form.name()), || {
@@ -94,6 +98,27 @@ fn send_frame(form: SerializeType) -> Vec<u8> {
         ("n", "broker-a"),
     ];
     let mut command = Command::request(310, 1_000_000_000).with_body(vec![b'x'; 128]);
+    command.ext = fields.into_iter().collect();
+    command.serialize_type = form;
+    command.to_frame()
+}
+
+fn pull_frame(form: SerializeType) -> Vec<u8> {
+    let fields = [
+        ("consumerGroup", "LoadGroup"),
+        ("topic", "LoadTopic"),
+        ("queueId", "3"),
+        ("queueOffset", "123456"),
+        ("maxMsgNums", "32"),
+        ("sysFlag", "3"),
+        ("commitOffset", "123424"),
+        ("suspendTimeoutMillis", "15000"),
+        ("subVersion", "1796047500000"),
+        ("maxMsgBytes", "2147483647"),
+        ("requestSource", "-1"),
+        ("bname", "broker-a"),
+    ];
+    let mut command = Command::request(11, 1_000_000_000);
     command.ext = fields.into_iter().collect();
     command.serialize_type = form;
     command.to_frame()

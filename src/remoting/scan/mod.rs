@@ -359,15 +359,25 @@ fn scan_compact(header: &[u8], scanned: &mut ScannedHeader, slots: &mut Slots) -
     reader.remark()?;
     let names = Names::of(fixed.code);
     let mut entries = reader.entries()?;
+    let mut put = |slot: usize, start: usize, len: usize| {
+        // An empty value reads as absent in this form.
+        let start = if len == 0 { 0 } else { (PREFIX_BYTES + start) as u32 };
+        if let Some(place) = slots.get_mut(slot) {
+            *place = Span { start, len: len as u32, escaped: false };
+        }
+    };
+    if names == Names::SendShort {
+        loop {
+            if let Some((letter, value)) = entries.next_letter() {
+                put(usize::from(letter.wrapping_sub(b'a')), value.start, value.len());
+            } else if entries.next_entry()?.is_none() {
+                return Ok(());
+            }
+        }
+    }
     while let Some((name, value)) = entries.next_entry()? {
         if let Some(slot) = names.slot(name) {
-            let start = PREFIX_BYTES + entries.position() - value.len();
-            // An empty value reads as absent in this form.
-            slots[slot] = if value.is_empty() {
-                Span::default()
-            } else {
-                Span { start: start as u32, len: value.len() as u32, escaped: false }
-            };
+            put(slot, entries.position() - value.len(), value.len());
         }
     }
     Ok(())
@@ -447,49 +457,67 @@ impl Reader<'_> {
         if span.is_present() { Ok(span) } else { Err(self.error(slot, Problem::Missing)) }
     }
 
+    /// A number of plain digits.
     #[inline(always)]
-    fn optional_i64(&self, slot: usize) -> Result<Option<i64>, FieldError> {
+    fn digits(&self, slot: usize) -> Option<i64> {
         let span = self.slots[slot];
         if span.len == 1 {
             let digit = self.frame[span.start as usize].wrapping_sub(b'0');
-            if digit <= 9 {
-                return Ok(Some(digit.into()));
-            }
+            return (digit <= 9).then_some(digit.into());
         }
-        self.longer_i64(slot)
+        longer_digits(self.frame, span)
     }
 
-    fn longer_i64(&self, slot: usize) -> Result<Option<i64>, FieldError> {
+    #[inline(always)]
+    fn i64(&self, slot: usize) -> Result<i64, FieldError> {
+        self.digits(slot).map_or_else(|| self.odd_i64(slot), Ok)
+    }
+
+    #[inline(always)]
+    fn i32(&self, slot: usize) -> Result<i32, FieldError> {
+        match self.digits(slot).map(i32::try_from) {
+            Some(Ok(value)) => Ok(value),
+            _ => self.odd_i32(slot),
+        }
+    }
+
+    #[inline(always)]
+    fn optional_i64(&self, slot: usize) -> Result<Option<i64>, FieldError> {
+        if self.slots[slot].is_empty() { Ok(None) } else { self.i64(slot).map(Some) }
+    }
+
+    #[inline(always)]
+    fn optional_i32(&self, slot: usize) -> Result<Option<i32>, FieldError> {
+        if self.slots[slot].is_empty() { Ok(None) } else { self.i32(slot).map(Some) }
+    }
+
+    /// A number with a sign, of more digits or with escapes, or what is none.
+    #[cold]
+    #[inline(never)]
+    fn odd_i64(&self, slot: usize) -> Result<i64, FieldError> {
         let span = self.slots[slot];
         if span.is_empty() {
-            return Ok(None);
+            return Err(self.error(slot, Problem::Missing));
         }
-        if let Some(value) = plain::number(self.frame, span.start as usize, span.len as usize) {
-            return Ok(Some(value));
-        }
-        parse_i64(&span.text(self.frame)).map(Some).map_err(|problem| self.error(slot, problem))
+        parse_i64(&span.text(self.frame)).map_err(|problem| self.error(slot, problem))
     }
 
-    #[inline]
-    fn i64(&self, slot: usize) -> Result<i64, FieldError> {
-        self.optional_i64(slot)?.ok_or_else(|| self.error(slot, Problem::Missing))
-    }
-
-    #[inline]
-    fn optional_i32(&self, slot: usize) -> Result<Option<i32>, FieldError> {
-        let value = self.optional_i64(slot)?;
-        value.map(|value| i32::try_from(value).map_err(|_| self.error(slot, Problem::OutOfRange))).transpose()
-    }
-
-    #[inline]
-    fn i32(&self, slot: usize) -> Result<i32, FieldError> {
-        self.optional_i32(slot)?.ok_or_else(|| self.error(slot, Problem::Missing))
+    #[cold]
+    #[inline(never)]
+    fn odd_i32(&self, slot: usize) -> Result<i32, FieldError> {
+        i32::try_from(self.odd_i64(slot)?).map_err(|_| self.error(slot, Problem::OutOfRange))
     }
 
     fn boolean(&self, slot: usize) -> bool {
         let span = self.slots[slot];
         span.len >= 4 && span.bytes(self.frame) != b"false" && span.text(self.frame).eq_ignore_ascii_case(b"true")
     }
+}
+
+/// Not to be compiled into each place that reads a number: most have one digit.
+#[inline(never)]
+fn longer_digits(frame: &[u8], span: Span) -> Option<i64> {
+    plain::number(frame, span.start as usize, span.len as usize)
 }
 
 #[cfg(test)]

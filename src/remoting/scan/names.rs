@@ -52,63 +52,51 @@ impl Names {
     }
 }
 
-/// Length and one letter tell the long names apart; the whole name is then compared once.
+/// The names of a length are compared in full: with a length that is known in each arm, that is a word or two.
 fn send_slot(name: &[u8]) -> Option<usize> {
-    let slot = match (name.len(), name.first()?) {
-        (13, b'p') => 0,
-        (5, b't') => 1,
-        (12, _) => 2,
-        (21, _) => 3,
-        (7, b'q') => 4,
-        (7, _) => 5,
-        (13, _) => 6,
-        (4, _) => 7,
-        (10, _) => 8,
-        (14, _) => 9,
-        (8, _) => 10,
-        (17, _) => 11,
-        (5, _) if name[1] == b'a' => 12,
-        (5, _) => 13,
-        _ => return None,
-    };
-    (SEND_NAMES[slot].as_bytes() == name).then_some(slot)
+    let is = |slot: usize| (SEND_NAMES[slot].as_bytes() == name).then_some(slot);
+    match name.len() {
+        4 => is(7),
+        5 => is(1).or_else(|| is(12)).or_else(|| is(13)),
+        7 => is(4).or_else(|| is(5)),
+        8 => is(10),
+        10 => is(8),
+        12 => is(2),
+        13 => is(0).or_else(|| is(6)),
+        14 => is(9),
+        17 => is(11),
+        21 => is(3),
+        _ => None,
+    }
 }
 
 fn pull_slot(name: &[u8]) -> Option<usize> {
-    let slot = match (name.len(), name.first()?) {
-        (13, _) => 0,
-        (5, _) => 1,
-        (7, b'q') => 2,
-        (11, _) => 3,
-        (10, b'm') => 4,
-        (7, _) => 5,
-        (12, b'c') => 6,
-        (20, _) => 7,
-        (12, _) => 8,
-        (10, _) => 9,
-        (14, _) => 10,
-        _ => return None,
-    };
-    (PULL_NAMES[slot].as_bytes() == name).then_some(slot)
+    let is = |slot: usize| (PULL_NAMES[slot].as_bytes() == name).then_some(slot);
+    match name.len() {
+        5 => is(1),
+        7 => is(2).or_else(|| is(5)),
+        10 => is(4).or_else(|| is(9)),
+        11 => is(3),
+        12 => is(6).or_else(|| is(8)),
+        13 => is(0),
+        14 => is(10),
+        20 => is(7),
+        _ => None,
+    }
 }
 
 fn pop_slot(name: &[u8]) -> Option<usize> {
-    let slot = match (name.len(), name.first()?) {
-        (13, b'c') => 0,
-        (5, b't') => 1,
-        (7, b'q') => 2,
-        (8, b'b') => 3,
-        (10, _) => 4,
-        (13, _) => 5,
-        (8, b'p') => 6,
-        (8, _) => 7,
-        (3, _) => 8,
-        (7, _) => 9,
-        (5, _) => 10,
-        (9, _) => 11,
-        _ => return None,
-    };
-    (POP_NAMES[slot].as_bytes() == name).then_some(slot)
+    let is = |slot: usize| (POP_NAMES[slot].as_bytes() == name).then_some(slot);
+    match name.len() {
+        3 => is(8),
+        5 => is(1).or_else(|| is(10)),
+        7 => is(2).or_else(|| is(9)),
+        8 => is(3).or_else(|| is(6)).or_else(|| is(7)),
+        9 => is(11),
+        10 => is(4),
+        13 => is(0).or_else(|| is(5)),
+        _ => None,
+    }
 }
 
 pub(super) const SEND_NAMES: [&str; 14] = [

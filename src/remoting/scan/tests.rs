@@ -3,6 +3,7 @@
 use super::names::{END_NAMES, POP_NAMES, PULL_NAMES, SEND_NAMES};
 use super::*;
 use crate::command::{Command, ExtFields};
+use std::ops::Range;
 
 fn json_frame(header: &str, body: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
@@ -209,6 +210,35 @@ fn headers_that_make_no_sense() {
         r#"{"code":310,"extFields":{"e":"0",""":"0","g":"1"}}"#,
     ] {
         assert!(matches!(scan(&json_frame(bad, b"")), Err(FrameError::Json(_))), "{bad}");
+    }
+}
+
+#[test]
+fn compact_headers_that_end_early_or_lie() {
+    let mut command = Command::request(310, 77);
+    command.ext = send_fields();
+    command.ext.set("l", "");
+    command.ext.set("longer", "x");
+    command.ext.set("z", "");
+    command.serialize_type = SerializeType::Compact;
+    let frame = command.to_frame();
+    let header = frame::split(&frame).unwrap().header;
+    const BLOCK_LENGTH: Range<usize> = 17..21;
+    for len in 0..=header.len() {
+        // As it is, and with a block of fields that ends where the header does.
+        let mut cut = header[..len].to_vec();
+        crate::fuzz::compact_header(&cut);
+        if let Some(place) = cut.get_mut(BLOCK_LENGTH) {
+            place.copy_from_slice(&((len - BLOCK_LENGTH.end) as u32).to_be_bytes());
+            crate::fuzz::compact_header(&cut);
+        }
+    }
+    for at in 0..header.len() {
+        for byte in [0, 1, 2, 0x7F, 0x80, 0xFF] {
+            let mut changed = header.to_vec();
+            changed[at] = byte;
+            crate::fuzz::compact_header(&changed);
+        }
     }
 }
 
