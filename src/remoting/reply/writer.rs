@@ -68,9 +68,9 @@ pub(super) fn frame<const JSON: bool>(
 /// Writes a header as far as it fits the region; gives where it ends, or would end.
 #[inline(never)] // what it computes is not to be moved out of the loop around it
 fn written<const JSON: bool>(region: &mut [u8], start: &Start<'_>, fields: &impl Fn(&mut Writer<'_, JSON>)) -> usize {
-    let mut writer = Writer::<JSON> { region, at: PREFIX_BYTES, first: true };
+    let mut writer = Writer::<JSON> { region, at: PREFIX_BYTES as u32, first: true };
     writer.header(start, fields);
-    writer.at
+    writer.at as usize
 }
 
 /// What each header has.
@@ -88,8 +88,9 @@ const WINDOW: usize = 16;
 /// Writes one header, in JSON or the compact form.
 pub(super) struct Writer<'a, const JSON: bool> {
     region: &'a mut [u8],
-    /// Where the next byte goes. Counts on when the region is full.
-    at: usize,
+    /// Where the next byte goes. Counts on when the region is full. In 32 bits, of which a header needs 24: then no place that
+    /// follows from it can wrap, and each piece is one check.
+    at: u32,
     /// No field is written yet.
     first: bool,
 }
@@ -122,10 +123,10 @@ impl<const JSON: bool> Writer<'_, JSON> {
             self.put(&FLAG_RESPONSE.to_be_bytes());
             self.put(&(remark.len() as u32).to_be_bytes());
             self.put(remark.as_bytes());
-            let length_at = self.at;
+            let length_at = self.at as usize;
             self.put(&[0; 4]);
             fields(self);
-            let length = (self.at - length_at - 4) as u32;
+            let length = self.at - length_at as u32 - 4;
             if let Some(place) = self.region.get_mut(length_at..length_at + 4) {
                 place.copy_from_slice(&length.to_be_bytes());
             }
@@ -135,21 +136,22 @@ impl<const JSON: bool> Writer<'_, JSON> {
     /// Bytes as they are.
     #[inline(always)]
     fn put(&mut self, bytes: &[u8]) {
-        let end = self.at + bytes.len();
-        if let Some(place) = self.region.get_mut(self.at..end) {
+        let at = self.at as usize;
+        if let Some(place) = self.region.get_mut(at..at + bytes.len()) {
             place.copy_from_slice(bytes);
         }
-        self.at = end;
+        self.at += bytes.len() as u32;
     }
 
     /// The first `len` of some bytes; the others are written over by what comes next, or cut off at the end.
     #[inline(always)]
     fn put_front<const N: usize>(&mut self, bytes: [u8; N], len: usize) {
         const { assert!(N <= WINDOW) };
-        if let Some(place) = self.region.get_mut(self.at..self.at + N) {
+        let at = self.at as usize;
+        if let Some(place) = self.region.get_mut(at..at + N) {
             place.copy_from_slice(&bytes);
         }
-        self.at += len;
+        self.at += len as u32;
     }
 
     #[inline(always)]
@@ -254,13 +256,7 @@ impl<const JSON: bool> Writer<'_, JSON> {
             self.put_front(*first, text.len() - 8);
             return self.put(last);
         }
-        self.escaped_slowly(text);
-    }
-
-    /// Of any length.
-    #[inline(never)]
-    fn escaped_slowly(&mut self, text: &[u8]) {
-        escape(text, |piece| self.put(piece));
+        self.at = put_escaped::<JSON>(self.region, self.at, text);
     }
 }
 
@@ -271,9 +267,17 @@ fn both(low: &[u8; 8], high: &[u8; 8]) -> [u8; 16] {
     (u128::from(u64::from_le_bytes(*low)) | u128::from(u64::from_le_bytes(*high)) << 64).to_le_bytes()
 }
 
+/// Puts a text of any length with what JSON escapes; gives where it ends.
+#[inline(never)]
+fn put_escaped<const JSON: bool>(region: &mut [u8], at: u32, text: &[u8]) -> u32 {
+    let mut writer = Writer::<JSON> { region, at, first: false };
+    escape(text, |piece| writer.put(piece));
+    writer.at
+}
+
 /// Puts a value that is a number, and before it its length in the compact form; gives where it ends.
 #[inline(never)]
-fn put_decimal<const JSON: bool>(region: &mut [u8], at: usize, value: i64) -> usize {
+fn put_decimal<const JSON: bool>(region: &mut [u8], at: u32, value: i64) -> u32 {
     const HALF: u64 = 100_000_000;
     let mut writer = Writer::<JSON> { region, at, first: false };
     let unsigned = value as u64;
@@ -283,8 +287,8 @@ fn put_decimal<const JSON: bool>(region: &mut [u8], at: usize, value: i64) -> us
         writer.put_front(text, len);
     } else if unsigned < HALF * HALF {
         let high = (unsigned / HALF) as u32;
-        // The front of most is short: ids of requests have no more than ten digits.
-        let (text, len) = if high < 10 { ((ZEROS + u64::from(high)).to_le_bytes(), 1) } else { decimal(high) };
+        // Ids of requests have no more than ten digits.
+        let (text, len) = if high < 100 { short_decimal(high) } else { decimal(high) };
         writer.length(len + 8);
         writer.put_front(text, len);
         writer.put(&(eight_digits((unsigned % HALF) as u32) + ZEROS).to_le_bytes());
@@ -297,7 +301,7 @@ fn put_decimal<const JSON: bool>(region: &mut [u8], at: usize, value: i64) -> us
 /// The same for 17 digits and more, or a sign.
 #[cold]
 #[inline(never)]
-fn put_long_decimal<const JSON: bool>(region: &mut [u8], at: usize, value: i64) -> usize {
+fn put_long_decimal<const JSON: bool>(region: &mut [u8], at: u32, value: i64) -> u32 {
     let mut writer = Writer::<JSON> { region, at, first: false };
     let mut buffer = itoa::Buffer::new();
     let text = buffer.format(value).as_bytes();
@@ -308,6 +312,14 @@ fn put_long_decimal<const JSON: bool>(region: &mut [u8], at: usize, value: i64) 
 
 /// The character 0 in each byte.
 const ZEROS: u64 = ONES * b'0' as u64;
+
+/// The text of a number below 100 and its length.
+#[inline(always)]
+fn short_decimal(value: u32) -> ([u8; 8], usize) {
+    let tens = (value * 103) >> 10;
+    let digits = u64::from(tens | ((value - tens * 10) << 8)) + ZEROS;
+    if tens == 0 { ((digits >> 8).to_le_bytes(), 1) } else { (digits.to_le_bytes(), 2) }
+}
 
 /// The text of a number below 10^8 and its length.
 #[inline(always)]
@@ -344,7 +356,7 @@ mod tests {
                     false => put_decimal::<true>(&mut region, 3, value),
                     true => put_decimal::<false>(&mut region, 3, value),
                 };
-                region[3..end].to_vec()
+                region[3..end as usize].to_vec()
             });
             let count = texts[1].drain(..4).fold(0, |count, byte| count << 8 | usize::from(byte));
             assert_eq!((texts[1].len(), &texts[1]), (count, &texts[0]));
