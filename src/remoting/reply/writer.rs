@@ -374,6 +374,7 @@ mod tests {
         for value in 0..10_000 {
             assert_eq!(of(value), value.to_string());
             assert_eq!(of(value * 10_000), (value * 10_000).to_string());
+            assert_eq!(of(value * 100_000_000 + 5), (value * 100_000_000 + 5).to_string());
         }
     }
 
