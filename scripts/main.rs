@@ -7,6 +7,7 @@ mod clock;
 mod compare;
 mod compat;
 mod costs;
+mod instructions;
 mod interop;
 mod kill;
 mod project;
@@ -56,6 +57,8 @@ enum Task {
     Compat(compat::Arguments),
     /// RingMQ and the Java broker side by side under the same load; results go to perf/results
     Compare(compare::Arguments),
+    /// Instructions and allocations of the hot functions against the figures of perf/instructions.json: 5 % more at most
+    Instructions(instructions::Arguments),
     /// Processor time of the broker for each kind of message, and of a send against another build
     Costs(costs::Arguments),
     /// One test server in a folder, for the commands that suites call
@@ -95,6 +98,7 @@ fn run(task: Task) -> Result<Option<Report>> {
         Task::Soak(arguments) => Some(soak::run(&arguments)?),
         Task::Compat(arguments) => Some(compat::run(&arguments)?),
         Task::Compare(arguments) => Some(compare::run(&arguments)?),
+        Task::Instructions(arguments) => Some(instructions::run(&arguments)?).filter(|_| !arguments.lists()),
         Task::Costs(arguments) => Some(costs::run(&arguments)?),
         Task::Server { verb } => {
             match verb {

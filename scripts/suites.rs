@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result};
 
 use crate::report::Report;
-use crate::{compat, interop, kill, project, verify};
+use crate::{compat, instructions, interop, kill, project, verify};
 
 /// Executions of each fuzz target in a full run.
 const FUZZ_EXECUTIONS: u64 = 1_000_000;
@@ -21,6 +21,8 @@ pub fn run() -> Result<Report> {
     report.add("tests of the crates", cargo_tests(FUZZ_EXECUTIONS, None));
     title("kill -9 and other numbers of cores and shards");
     report.add("kill -9", kill::run(&kill::Arguments::usual()));
+    title("instructions of hot functions");
+    report.add("instructions of hot functions", instructions::run(&instructions::Arguments::default()));
     title("Java both ways");
     match missing(&["java", "mvn"]) {
         None => report.add("Java both ways", compat::run(&compat::Arguments::default())),

@@ -13,7 +13,7 @@ use crate::report::Report;
 
 /// Whom each crate may use, directly: the layers of `src/README.md`. Nothing points back; `message` and `remoting` are
 /// pure, and the load generator never sees the broker or the store.
-const LAYERS: [(&str, &[&str]); 11] = [
+const LAYERS: [(&str, &[&str]); 12] = [
     ("message", &[]),
     ("remoting", &["message"]),
     ("sys", &[]),
@@ -24,6 +24,7 @@ const LAYERS: [(&str, &[&str]); 11] = [
     ("namesrv", &["message", "remoting", "reactor"]),
     ("bench", &["message", "remoting", "sys", "reactor"]),
     ("server", &["message", "remoting", "sys", "reactor", "store", "broker", "namesrv", "bench"]),
+    ("micro", &["message", "remoting", "sys", "reactor", "store", "broker"]),
     ("xtask", &["message", "remoting", "simulator", "bench"]),
 ];
 
