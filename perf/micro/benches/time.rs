@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use criterion::{Bencher, Criterion};
-use micro::Case;
+use criterion::Criterion;
+use micro::{Case, Operation};
 
 fn main() {
     // Long enough for a spread, short enough for all cases within a few minutes.
@@ -13,23 +13,37 @@ fn main() {
         .sample_size(30)
         .configure_from_args();
     for case in micro::cases() {
-        criterion.bench_function(case.name, |bencher| time(bencher, &case));
+        let mut instance = Instance { case: &case, operation: None, left: 0 };
+        criterion.bench_function(case.name, |bencher| bencher.iter_custom(|calls| instance.time(calls)));
     }
     criterion.final_summary();
 }
 
-/// Times calls of instances that are warm. Each instance serves its number of calls, so that what a case writes is bounded.
-fn time(bencher: &mut Bencher<'_>, case: &Case) {
-    bencher.iter_custom(|calls| {
-        let (mut left, mut total) = (calls, Duration::ZERO);
-        while left > 0 {
-            let mut operation = case.warm();
-            let now = left.min(case.calls.into());
+/// The instance of a case that is called now. Each serves its number of calls, so that what a case writes is bounded.
+struct Instance<'a> {
+    case: &'a Case,
+    operation: Option<Operation>,
+    left: u64,
+}
+
+impl Instance<'_> {
+    /// The time of so many calls, all of them of warm instances.
+    fn time(&mut self, mut calls: u64) -> Duration {
+        let mut total = Duration::ZERO;
+        while calls > 0 {
+            if self.left == 0 {
+                // The old one gives its memory and folder back first.
+                self.operation = None;
+                self.left = self.case.calls.into();
+            }
+            let operation = self.operation.get_or_insert_with(|| self.case.warm());
+            let now = calls.min(self.left);
             let start = Instant::now();
             (0..now).for_each(|_| operation());
             total += start.elapsed();
-            left -= now;
+            calls -= now;
+            self.left -= now;
         }
         total
-    });
+    }
 }
