@@ -97,8 +97,6 @@ pub struct BrokerCore {
     counters: CoreCounters,
     unique_ids: UniqueIdMaker,
     any_queue: u32,
-    /// Unescaped properties of the send at hand; kept for its capacity.
-    scratch: Vec<u8>,
     /// Filters that came with requests lately.
     compiled: Compiled,
     pops: PopHolds,
@@ -171,7 +169,6 @@ impl BrokerCore {
             counters: CoreCounters::default(),
             unique_ids: UniqueIdMaker::new(options.ip(), std::process::id(), salt, parts.utc_offset_ms),
             any_queue: 0,
-            scratch: Vec::new(),
             compiled: Compiled::default(),
             pops: PopHolds::default(),
             pop_turn: 0,

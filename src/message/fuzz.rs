@@ -44,10 +44,49 @@ pub fn properties(data: &[u8]) {
     let again = PropertyList::parse(&text);
     assert!(list.iter().eq(again.iter()), "a rewritten text reads as the same list");
     assert!(pairs(data).count() >= list.len());
+    in_json(data);
     for (name, value) in list.iter().take(8) {
         assert_eq!(find(data, name), Some(value));
         assert_eq!(list.get(name), Some(value));
     }
+}
+
+/// The list of a text and that of its JSON form agree, where the latter can be read as it stands. The text itself, taken for
+/// JSON, is read only if what it stands for is plain.
+fn in_json(data: &[u8]) {
+    let mut raw = Vec::new();
+    for &byte in data {
+        match byte {
+            1 => raw.extend_from_slice(br"\u0001"),
+            2 => raw.extend_from_slice(br"\u0002"),
+            other => raw.push(other),
+        }
+    }
+    for raw in [&raw[..], data] {
+        let text = separators_only(raw);
+        let mut escaped = PropertyList::default();
+        if escaped.read_escaped(raw) {
+            let text = text.as_deref().expect("no other escapes");
+            assert!(escaped.iter().eq(PropertyList::parse(text).iter()), "in JSON");
+        } else {
+            assert!(escaped.is_empty());
+        }
+    }
+}
+
+/// What the inside of a JSON string stands for, if it has no escapes but those of separators.
+fn separators_only(mut raw: &[u8]) -> Option<Vec<u8>> {
+    let mut text = Vec::new();
+    while let [byte, rest @ ..] = raw {
+        let (byte, rest) = match raw {
+            [b'\\', b'u', b'0', b'0', b'0', digit @ (b'1' | b'2'), rest @ ..] => (digit - b'0', rest),
+            [b'\\', ..] => return None,
+            _ => (*byte, rest),
+        };
+        text.push(byte);
+        raw = rest;
+    }
+    Some(text)
 }
 
 /// A batch body: what is accepted adds up and encodes back to the same bytes.

@@ -22,7 +22,12 @@ fn record() {
 
 #[test]
 fn properties() {
-    run("properties", &[b"\x01", b"\x02", b"TAGS\x01", b"UNIQ_KEY", "主".as_bytes()], &[], fuzz::properties);
+    run(
+        "properties",
+        &[b"\x01", b"\x02", b"TAGS\x01", b"UNIQ_KEY", "主".as_bytes(), br"\u0001", br"\u0002"],
+        &[],
+        fuzz::properties,
+    );
 }
 
 #[test]

@@ -10,6 +10,7 @@ pub mod ids;
 pub mod names;
 pub mod offset;
 pub mod properties;
+mod property_reader;
 pub mod record;
 pub mod sys_flag;
 pub mod words;

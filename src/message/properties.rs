@@ -5,8 +5,8 @@
 //! a bucket. [`PropertyList`] reproduces that order. Pairs that are malformed (no separator, empty name, empty value) are
 //! dropped; of equal names the last value counts, at the place of the first. No allocation up to 16 properties.
 
-use crate::hash::{ascii_word, java_hash, java_hash_ascii};
-use crate::words::{HIGHS, equal_bytes, first_byte};
+use crate::hash::{java_hash, java_hash_ascii};
+use crate::property_reader::{PairSink, read_pairs};
 use memchr::memchr;
 use smallvec::SmallVec;
 
@@ -168,7 +168,19 @@ pub enum PropertiesSource<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct PropertyView<'a> {
     entries: &'a [Entry<'a>],
+    order: &'a [u64],
     bytes: usize,
+}
+
+impl<'a> PropertyView<'a> {
+    #[inline]
+    fn iter(self) -> impl Iterator<Item = &'a Entry<'a>> {
+        self.order.iter().map(move |&place| &self.entries[index_of(place)])
+    }
+
+    fn write(self, out: &mut Vec<u8>) {
+        self.iter().for_each(|entry| entry.write(out));
+    }
 }
 
 impl<'a> PropertiesSource<'a> {
@@ -185,7 +197,7 @@ impl<'a> PropertiesSource<'a> {
     pub fn write(&self, out: &mut Vec<u8>) {
         match self {
             Self::Text(text) => out.extend_from_slice(text),
-            Self::List(list) => write_entries(list.entries, out),
+            Self::List(list) => list.write(out),
         }
     }
 
@@ -194,7 +206,7 @@ impl<'a> PropertiesSource<'a> {
     pub fn each(&self, mut visit: impl FnMut(&'a [u8], &'a [u8])) {
         match self {
             Self::Text(text) => pairs(text).for_each(|(name, value)| visit(name, value)),
-            Self::List(list) => list.entries.iter().for_each(|entry| visit(entry.name(), entry.value())),
+            Self::List(list) => list.iter().for_each(|entry| visit(entry.name, entry.value)),
         }
     }
 
@@ -203,53 +215,31 @@ impl<'a> PropertiesSource<'a> {
     pub fn find(&self, name: &[u8]) -> Option<&'a [u8]> {
         match self {
             Self::Text(text) => find(text, name),
-            Self::List(list) => list.entries.iter().find(|entry| entry.name() == name).map(Entry::value),
+            Self::List(list) => list.iter().find(|entry| entry.name == name).map(|entry| entry.value),
         }
     }
 }
 
-/// A pair: as it stands in a text (name, separator, value), or in two parts.
+/// A pair.
 #[derive(Clone, Copy, Debug)]
 struct Entry<'a> {
-    /// The whole pair, or its name alone.
-    text: &'a [u8],
-    /// The value of a pair in two parts.
+    name: &'a [u8],
     value: &'a [u8],
-    name_len: u32,
     hash: u32,
-    /// Its bucket, see [`bucket_of`].
-    bucket: u32,
 }
 
-impl<'a> Entry<'a> {
-    fn parts(name: &'a [u8], value: &'a [u8], hash: u32) -> Self {
-        Self { text: name, value, name_len: name.len() as u32, hash, bucket: 0 }
-    }
-
-    #[inline]
-    fn name(&self) -> &'a [u8] {
-        &self.text[..self.name_len as usize]
-    }
-
-    #[inline]
-    fn value(&self) -> &'a [u8] {
-        self.text.get(self.name_len as usize + 1..).unwrap_or(self.value)
-    }
-
+impl Entry<'_> {
     /// Bytes of the pair in a text, both separators included.
     #[inline]
     fn encoded_len(&self) -> usize {
-        let joined = self.text.len() > self.name_len as usize;
-        self.text.len() + 1 + if joined { 0 } else { self.value.len() + 1 }
+        self.name.len() + self.value.len() + 2
     }
 
     #[inline]
     fn write(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(self.text);
-        if self.text.len() == self.name_len as usize {
-            out.push(NAME_VALUE_SEPARATOR);
-            out.extend_from_slice(self.value);
-        }
+        out.extend_from_slice(self.name);
+        out.push(NAME_VALUE_SEPARATOR);
+        out.extend_from_slice(self.value);
         out.push(PROPERTY_SEPARATOR);
     }
 }
@@ -257,8 +247,10 @@ impl<'a> Entry<'a> {
 /// Properties as Java's `HashMap<String, String>(128)` holds them, borrowed from the texts that they came from.
 #[derive(Clone, Debug)]
 pub struct PropertyList<'a> {
-    /// Sorted by bucket; within a bucket by age.
+    /// In the order of age, with those that were taken out.
     entries: SmallVec<[Entry<'a>; 16]>,
+    /// The places of those that are there, ascending: by bucket, and by age within a bucket. See [`place`].
+    order: SmallVec<[u64; 16]>,
     /// Buckets of the map: a power of two.
     capacity: u32,
     bytes: usize,
@@ -268,9 +260,43 @@ const INITIAL_CAPACITY: u32 = 128;
 /// Lists longer than this are built by sorting, not by insertion, so that a text of 8,000 pairs stays cheap.
 const INSERTION_LIMIT: usize = 64;
 
+/// The bucket of an entry above its index.
+#[inline]
+const fn place(hash: u32, capacity: u32, index: usize) -> u64 {
+    (bucket_of(hash, capacity) as u64) << 32 | index as u64
+}
+
+#[inline]
+const fn index_of(place: u64) -> usize {
+    (place & 0xFFFF_FFFF) as usize
+}
+
 impl Default for PropertyList<'_> {
     fn default() -> Self {
-        Self { entries: SmallVec::new(), capacity: INITIAL_CAPACITY, bytes: 0 }
+        Self { entries: SmallVec::new(), order: SmallVec::new(), capacity: INITIAL_CAPACITY, bytes: 0 }
+    }
+}
+
+/// Keeps the first pairs only: more are read by [`PropertyList::parse_many`].
+struct FirstPairs<'l, 'a>(&'l mut PropertyList<'a>);
+
+impl<'a> PairSink<'a> for FirstPairs<'_, 'a> {
+    #[inline]
+    fn pair(&mut self, name: &'a [u8], value: &'a [u8], hash: u32) -> bool {
+        let room = self.0.order.len() < INSERTION_LIMIT;
+        if room {
+            self.0.insert(Entry { name, value, hash });
+        }
+        room
+    }
+}
+
+struct AllPairs<'l, 'a>(&'l mut Vec<(usize, Entry<'a>)>);
+
+impl<'a> PairSink<'a> for AllPairs<'_, 'a> {
+    fn pair(&mut self, name: &'a [u8], value: &'a [u8], hash: u32) -> bool {
+        self.0.push((self.0.len(), Entry { name, value, hash }));
+        true
     }
 }
 
@@ -285,20 +311,28 @@ impl<'a> PropertyList<'a> {
 
     /// Becomes the list of a text, in place: a list is too large to be handed around on the path of a message.
     pub fn read(&mut self, text: &'a [u8]) {
-        self.entries.clear();
-        (self.capacity, self.bytes) = (INITIAL_CAPACITY, 0);
-        let mut at = 0;
-        while at < text.len() {
-            if self.entries.len() == INSERTION_LIMIT {
-                *self = Self::parse_many(text);
-                return;
-            }
-            let (entry, next) = next_entry(text, at);
-            at = next;
-            if let Some(entry) = entry {
-                self.insert(entry);
-            }
+        self.clear();
+        if read_pairs::<false>(text, &mut FirstPairs(self)).is_err() {
+            *self = Self::parse_many(text);
         }
+    }
+
+    /// As [`Self::read`] of the text that this inside of a JSON string stands for, without a copy of it. Gives `false`, with
+    /// the list empty, where that takes the text itself: escapes other than the separators', or very many pairs.
+    #[must_use]
+    pub fn read_escaped(&mut self, raw: &'a [u8]) -> bool {
+        self.clear();
+        let read = read_pairs::<true>(raw, &mut FirstPairs(self)).is_ok();
+        if !read {
+            self.clear();
+        }
+        read
+    }
+
+    fn clear(&mut self) {
+        self.entries.clear();
+        self.order.clear();
+        (self.capacity, self.bytes) = (INITIAL_CAPACITY, 0);
     }
 
     /// Adds everything that a broker adds to a message that is sent alone, and takes out POP_CK. `unique_id` is used
@@ -309,21 +343,21 @@ impl<'a> PropertyList<'a> {
         const UNIQUE: u32 = java_hash_ascii(name::UNIQ_KEY) as u32;
         const CLUSTER: u32 = java_hash_ascii(name::CLUSTER) as u32;
         let trace: &[u8] = if stamp.trace_on { b"true" } else { b"false" };
-        self.insert(Entry::parts(name::MSG_REGION, stamp.region, REGION));
-        self.insert(Entry::parts(name::TRACE_ON, trace, TRACE));
+        self.insert(Entry { name: name::MSG_REGION, value: stamp.region, hash: REGION });
+        self.insert(Entry { name: name::TRACE_ON, value: trace, hash: TRACE });
         if let Some(id) = unique_id
             && self.position(name::UNIQ_KEY).is_none()
         {
-            self.insert(Entry::parts(name::UNIQ_KEY, id, UNIQUE));
+            self.insert(Entry { name: name::UNIQ_KEY, value: id, hash: UNIQUE });
         }
-        self.insert(Entry::parts(name::CLUSTER, stamp.cluster, CLUSTER));
+        self.insert(Entry { name: name::CLUSTER, value: stamp.cluster, hash: CLUSTER });
         self.remove(name::POP_CK);
     }
 
     /// The value of a name.
     #[must_use]
     pub fn get(&self, name: &[u8]) -> Option<&'a [u8]> {
-        self.position(name).map(|at| self.entries[at].value())
+        self.position(name).map(|at| self.entries[index_of(self.order[at])].value)
     }
 
     /// Whether a name is there.
@@ -334,34 +368,37 @@ impl<'a> PropertyList<'a> {
 
     /// Sets a value: in the old place when the name is there, else as Java's map places it.
     pub fn put(&mut self, name: &'a [u8], value: &'a [u8]) {
-        self.insert(Entry::parts(name, value, java_hash(name) as u32));
+        self.insert(Entry { name, value, hash: java_hash(name) as u32 });
     }
 
     /// Takes a name out; tells whether it was there.
     pub fn remove(&mut self, name: &[u8]) -> bool {
         let at = self.position(name);
         if let Some(at) = at {
-            let gone = self.entries.remove(at);
-            self.bytes -= gone.encoded_len();
+            let gone = self.order.remove(at);
+            self.bytes -= self.entries[index_of(gone)].encoded_len();
         }
         at.is_some()
     }
 
     /// The pairs in Java's order.
     pub fn iter(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
-        self.entries.iter().map(|entry| (entry.name(), entry.value()))
+        self.order.iter().map(|&place| {
+            let entry = &self.entries[index_of(place)];
+            (entry.name, entry.value)
+        })
     }
 
     /// Number of properties.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.entries.len()
+        self.order.len()
     }
 
     /// Whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.order.is_empty()
     }
 
     /// Length of the text, in bytes.
@@ -372,77 +409,72 @@ impl<'a> PropertyList<'a> {
 
     /// Appends the text: each pair with its separator after it.
     pub fn write(&self, out: &mut Vec<u8>) {
-        write_entries(&self.entries, out);
+        self.view().write(out);
     }
 
     /// The list as it is now, to be written into a record.
     #[must_use]
     pub fn view(&self) -> PropertyView<'_> {
-        PropertyView { entries: &self.entries, bytes: self.bytes }
+        PropertyView { entries: &self.entries, order: &self.order, bytes: self.bytes }
+    }
+
+    /// Where a name stands in the order.
+    #[inline]
+    fn position(&self, name: &[u8]) -> Option<usize> {
+        self.order.iter().position(|&place| self.entries[index_of(place)].name == name)
     }
 
     #[inline]
-    fn position(&self, name: &[u8]) -> Option<usize> {
-        self.entries.iter().position(|entry| entry.name() == name)
-    }
-
-    fn insert(&mut self, mut entry: Entry<'a>) {
-        entry.bucket = bucket_of(entry.hash, self.capacity);
-        let entries = &mut self.entries[..];
-        let behind = entries.iter().rposition(|old| old.bucket <= entry.bucket).map_or(0, |at| at + 1);
+    fn insert(&mut self, entry: Entry<'a>) {
+        let new = place(entry.hash, self.capacity, self.entries.len());
+        let behind = self.order.iter().rposition(|&old| old < new).map_or(0, |at| at + 1);
         // An equal name lies in the same bucket.
-        let mut same = behind;
-        while same > 0 && entries[same - 1].bucket == entry.bucket {
-            same -= 1;
-            if entries[same].hash == entry.hash && entries[same].name() == entry.name() {
+        let bucket = new >> 32;
+        for &old in self.order[..behind].iter().rev().take_while(|&&old| old >> 32 == bucket) {
+            let old = &mut self.entries[index_of(old)];
+            if old.hash == entry.hash && old.name == entry.name {
                 self.bytes += entry.encoded_len();
-                self.bytes -= entries[same].encoded_len();
-                entries[same] = entry;
+                self.bytes -= old.encoded_len();
+                *old = entry;
                 return;
             }
         }
         self.bytes += entry.encoded_len();
-        if behind == self.entries.len() {
-            self.entries.push(entry);
-        } else {
-            self.entries.insert(behind, entry);
+        self.entries.push(entry);
+        self.order.push(new);
+        // Those behind it move up: few, so that a loop is faster than a call.
+        for at in (behind..self.order.len() - 1).rev() {
+            self.order[at + 1] = self.order[at];
         }
-        if self.grow() {
-            self.sort_by_bucket();
+        self.order[behind] = new;
+        if self.order.len() > (self.capacity / 4 * 3) as usize {
+            self.grow();
         }
-    }
-
-    /// Sorts a list, which is in the order of age within its old buckets, by the buckets of its capacity.
-    fn sort_by_bucket(&mut self) {
-        for entry in &mut self.entries {
-            entry.bucket = bucket_of(entry.hash, self.capacity);
-        }
-        self.entries.sort_by_key(|entry| entry.bucket);
     }
 
     /// Doubles the table as Java does: when more than three quarters are used.
-    fn grow(&mut self) -> bool {
-        let before = self.capacity;
-        while self.entries.len() > (self.capacity / 4 * 3) as usize {
+    #[cold]
+    fn grow(&mut self) {
+        while self.order.len() > (self.capacity / 4 * 3) as usize {
             self.capacity *= 2;
         }
-        self.capacity != before
+        for old in &mut self.order {
+            let index = index_of(*old);
+            *old = place(self.entries[index].hash, self.capacity, index);
+        }
+        self.order.sort_unstable();
     }
 
     #[cold]
     fn parse_many(text: &'a [u8]) -> Self {
         let mut list = Self::default();
-        let mut at = 0;
-        let mut all: Vec<(usize, Entry<'a>)> = Vec::new();
-        while at < text.len() {
-            let (entry, next) = next_entry(text, at);
-            at = next;
-            all.extend(entry.map(|entry| (all.len(), entry)));
-        }
+        let mut all = Vec::new();
+        let read = read_pairs::<false>(text, &mut AllPairs(&mut all));
+        debug_assert!(read.is_ok(), "a plain text is read to its end");
         // Equal names side by side, oldest first: the first keeps its place and the last stands for all.
-        all.sort_by(|(a_age, a), (b_age, b)| (a.hash, a.name(), a_age).cmp(&(b.hash, b.name(), b_age)));
+        all.sort_by(|(a_age, a), (b_age, b)| (a.hash, a.name, a_age).cmp(&(b.hash, b.name, b_age)));
         all.dedup_by(|(_, later), (_, first)| {
-            let same = later.name() == first.name();
+            let same = later.name == first.name;
             if same {
                 *first = *later;
             }
@@ -451,58 +483,10 @@ impl<'a> PropertyList<'a> {
         all.sort_by_key(|(age, _)| *age);
         list.bytes = all.iter().map(|(_, entry)| entry.encoded_len()).sum();
         list.entries = all.into_iter().map(|(_, entry)| entry).collect();
+        list.order = (0..list.entries.len() as u64).collect();
         list.grow();
-        list.sort_by_bucket();
         list
     }
-}
-
-fn write_entries(entries: &[Entry<'_>], out: &mut Vec<u8>) {
-    entries.iter().for_each(|entry| entry.write(out));
-}
-
-/// The pair at `at` of `text`, if it is well formed, and where the next one starts.
-#[inline]
-fn next_entry(text: &[u8], at: usize) -> (Option<Entry<'_>>, usize) {
-    let end = at + find_byte(&text[at..], PROPERTY_SEPARATOR);
-    let pair = &text[at..end];
-    let (name_len, hash) = short_name(pair).unwrap_or_else(|| {
-        let name_len = memchr(NAME_VALUE_SEPARATOR, pair).unwrap_or(pair.len());
-        (name_len, java_hash(&pair[..name_len]) as u32)
-    });
-    let well_formed = name_len > 0 && name_len + 1 < pair.len();
-    let entry = Entry { text: pair, value: &[], name_len: name_len as u32, hash, bucket: 0 };
-    (well_formed.then_some(entry), end + 1)
-}
-
-/// Length and hash of a name of at most 8 ASCII characters.
-#[inline]
-fn short_name(pair: &[u8]) -> Option<(usize, u32)> {
-    let word = u64::from_le_bytes(*pair.first_chunk()?);
-    let len = first_byte(equal_bytes(word, NAME_VALUE_SEPARATOR));
-    if len == 8 && pair.get(8) != Some(&NAME_VALUE_SEPARATOR) {
-        return None;
-    }
-    // The name alone, moved up: zeros in front do not count.
-    let name = if len == 0 { 0 } else { word << (64 - 8 * len) };
-    (name & HIGHS == 0).then(|| (len, ascii_word(name)))
-}
-
-/// Where `byte` is first, or the length of `text`. Values are mostly shorter than what a general search pays off for.
-#[inline]
-fn find_byte(text: &[u8], byte: u8) -> usize {
-    let (words, rest) = text.as_chunks::<8>();
-    for (at, word) in words.iter().enumerate() {
-        let found = equal_bytes(u64::from_le_bytes(*word), byte);
-        if found != 0 {
-            return 8 * at + first_byte(found);
-        }
-        if at == 16 {
-            let from = 8 * at + 8;
-            return from + memchr(byte, &text[from..]).unwrap_or(text.len() - from);
-        }
-    }
-    8 * words.len() + rest.iter().position(|&other| other == byte).unwrap_or(rest.len())
 }
 
 const fn bucket_of(hash: u32, capacity: u32) -> u32 {
@@ -585,6 +569,13 @@ mod tests {
             if cut { sent.pop(); }
             let list = PropertyList::parse(sent.as_bytes());
             prop_assert_eq!(text(&list), model(&pairs));
+            let raw = sent.replace('\u{1}', "\\u0001").replace('\u{2}', "\\u0002");
+            let mut escaped = PropertyList::default();
+            if escaped.read_escaped(raw.as_bytes()) {
+                prop_assert_eq!(text(&escaped), model(&pairs));
+            } else {
+                prop_assert!(pairs.len() > INSERTION_LIMIT && escaped.is_empty());
+            }
             for (name, value) in super::pairs(sent.as_bytes()) {
                 let found = find(sent.as_bytes(), name).unwrap();
                 prop_assert_eq!(list.get(name), Some(found));

@@ -7,6 +7,7 @@ use crate::command::{Command, ExtFields, FieldError};
 use crate::frame::{self, SerializeType};
 use crate::json::{Json, JsonRef};
 use crate::scan::{EndHeader, Fields, PopHeader, PullHeader, SendHeader, Span, scan};
+use message::properties::PropertyList;
 
 /// A whole frame as it comes from the network: splitting, scanning and decoding agree on whether it can be trusted.
 pub fn frame(data: &[u8]) {
@@ -167,6 +168,7 @@ fn check_send(data: &[u8], ext: &ExtFields, send: SendHeader, names: SendNames) 
     same_text(data, ext, names[1], send.topic);
     same_text(data, ext, names[2], send.default_topic);
     same_text(data, ext, names[8], send.properties);
+    same_properties(data, send.properties);
     assert!(send.topic.is_present());
     assert_eq!(ext.optional_i32(names[3])?.unwrap_or(4), send.default_topic_queue_nums);
     assert_eq!(ext.i32(names[4])?, send.queue_id);
@@ -250,6 +252,14 @@ fn check_invalid(command: &Command, error: FieldError) {
         _ => command.ext.i32(name).map(drop),
     };
     assert_eq!(problem.unwrap_err().problem, error.problem, "{error}");
+}
+
+/// Properties read where they stand are those of the text without escapes.
+fn same_properties(data: &[u8], span: Span) {
+    let (mut text, mut memory, mut list) = (Vec::new(), Vec::new(), PropertyList::default());
+    span.unescape_into(data, &mut text);
+    span.in_frame(data).read_properties(&mut list, &mut memory);
+    assert!(list.iter().eq(PropertyList::parse(&text).iter()), "{:?}", span.bytes(data));
 }
 
 fn same_text(data: &[u8], ext: &ExtFields, name: &str, span: Span) {

@@ -140,10 +140,6 @@ impl BrokerCore {
         locked: Option<bool>,
     ) {
         let (topic, default_topic) = (fields.topic.text(frame), fields.default_topic.text(frame));
-        // The properties nearly always have escapes: their separators.
-        let mut scratch = std::mem::take(&mut self.scratch);
-        scratch.clear();
-        fields.properties.unescape_into(frame, &mut scratch);
         let request = send::SendHeader {
             topic: &topic,
             default_topic: &default_topic,
@@ -152,7 +148,7 @@ impl BrokerCore {
             sys_flag: fields.sys_flag,
             born_timestamp_ms: fields.born_timestamp_ms,
             flag: fields.flag,
-            properties: &scratch,
+            properties: fields.properties.in_frame(frame),
             reconsume_times: fields.reconsume_times,
             unit_mode: fields.unit_mode,
             batch: fields.batch || header.code == RequestCode::SendBatchMessage.to_i32(),
@@ -199,7 +195,6 @@ impl BrokerCore {
             }
             send::Admission::Refuse(refusal) => self.refuse(cx, &to, refusal.code, &refusal.remark),
         }
-        self.scratch = scratch;
     }
 
     fn append(
@@ -211,18 +206,21 @@ impl BrokerCore {
         body: &[u8],
         place: send::Place,
     ) -> Result<(), Refusal> {
-        let made;
+        let (made, batch_text);
+        let mut plain_text = Vec::new();
         let mut park_texts = ParkTexts::default();
         let texts = Rc::clone(&self.texts);
         let mut list = PropertyList::default();
-        let asks = send::properties(request, self.snapshot.light_queues, &mut list)?;
+        request.properties.read_properties(&mut list, &mut plain_text);
+        let asks = send::check_properties(request, self.snapshot.light_queues, &list)?;
         if place.dead_letter {
             list.put(name::DELAY, b"-1");
         }
         let (mut topic, mut queue_id, mut recall_handle) = (request.topic, place.queue_id, String::new());
         let (properties, unique_id, wait) = if request.batch {
             // Members are stored with their own properties only.
-            let text = request.properties;
+            batch_text = request.properties.text();
+            let text = &batch_text[..];
             (PropertiesSource::Text(&[]), find(text, name::UNIQ_KEY).unwrap_or_default(), find(text, name::WAIT))
         } else {
             let unique_id = match list.get(name::UNIQ_KEY) {
@@ -291,7 +289,7 @@ impl BrokerCore {
             return Err(Refusal { code: ResponseCode::MessageIllegal.to_i32(), remark: remark.into() });
         }
         if asks.half {
-            half::check(request.properties, asks, target, &self.snapshot, self.options.ip(), now_ms)?;
+            half::check(&request.properties.text(), asks, target, &self.snapshot, self.options.ip(), now_ms)?;
             half::park(list, target, unique_id, &mut texts.half)?;
             let queue_id = queue_of(&self.snapshot, names::HALF_TOPIC, target.shard);
             return Ok(Some((names::HALF_TOPIC, queue_id, String::new())));

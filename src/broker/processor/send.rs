@@ -6,6 +6,7 @@ use message::names;
 use message::properties::{MAX_PROPERTIES_BYTES, PropertyList, name};
 use message::sys_flag;
 use remoting::ResponseCode;
+use remoting::scan::HeaderText;
 use std::net::SocketAddr;
 use store::{ShardId, light_queues};
 
@@ -27,7 +28,7 @@ pub struct SendHeader<'a> {
     /// The sender's own flag.
     pub flag: i32,
     /// Properties text.
-    pub properties: &'a [u8],
+    pub properties: HeaderText<'a>,
     /// How often it was delivered before.
     pub reconsume_times: i32,
     /// Unit mode: counts for the flags of an automatically created topic.
@@ -217,13 +218,11 @@ pub fn check_batch<'a>(pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>, light:
     Ok(())
 }
 
-/// Reads the properties of a send (of a batch: those of its header) into `list`, as Java's map has them; gives what they ask
-/// for.
+/// Checks the properties of a send (of a batch: those of its header) as Java's map has them; gives what they ask for.
 ///
 /// # Errors
 /// They ask for what is not served.
-pub fn properties<'a>(header: &SendHeader<'a>, light: bool, list: &mut PropertyList<'a>) -> Result<Asks, Refusal> {
-    list.read(header.properties);
+pub fn check_properties(header: &SendHeader<'_>, light: bool, list: &PropertyList<'_>) -> Result<Asks, Refusal> {
     if header.batch {
         check_batch(list.iter(), light)?;
         return Ok(Asks::default());
@@ -353,15 +352,24 @@ mod tests {
                 "{text:?}"
             );
         }
-        let read = |header: &SendHeader<'static>| properties(header, false, &mut PropertyList::default());
+        let read = |header: &SendHeader<'static>| {
+            let (mut list, mut memory) = (PropertyList::default(), Vec::new());
+            header.properties.read_properties(&mut list, &mut memory);
+            check_properties(header, false, &list)
+        };
         for sys_flag in [4, 8, 12] {
             let header = SendHeader { sys_flag, ..to(b"t", 0) };
             assert_eq!(read(&header).unwrap_err().code, 13, "bits alone");
-            let header = SendHeader { properties: b"TRAN_MSG\x01true\x02", ..header };
+            let header = SendHeader { properties: HeaderText::plain(b"TRAN_MSG\x01true\x02"), ..header };
             assert!(read(&header).unwrap().half);
         }
         let retried = |text: &'static [u8]| {
-            let header = SendHeader { sys_flag: 4, properties: text, reconsume_times: 1, ..to(b"%RETRY%g", 0) };
+            let header = SendHeader {
+                sys_flag: 4,
+                properties: HeaderText::plain(text),
+                reconsume_times: 1,
+                ..to(b"%RETRY%g", 0)
+            };
             read(&header).map_err(|refusal| refusal.code)
         };
         let plain = Asks { delay: true, half: false };

@@ -10,6 +10,7 @@ use crate::command::{FLAG_ONEWAY, FLAG_RESPONSE, FieldError, Problem, end, json_
 use crate::compact::CompactReader;
 use crate::cursor::{Cursor, Malformed, Token, unescape};
 use crate::frame::{self, FrameError, PREFIX_BYTES, SerializeType};
+use message::properties::PropertyList;
 use names::Names;
 use std::borrow::Cow;
 
@@ -46,6 +47,12 @@ impl Span {
         &frame[self.start as usize..self.start as usize + self.len as usize]
     }
 
+    /// The text together with its frame.
+    #[must_use]
+    pub fn in_frame(self, frame: &[u8]) -> HeaderText<'_> {
+        HeaderText { raw: self.bytes(frame), escaped: self.escaped }
+    }
+
     /// Appends the text without escapes: `\u0001` and the like resolved, surrogate pairs as UTF-8.
     pub fn unescape_into(self, frame: &[u8], out: &mut Vec<u8>) {
         if self.escaped {
@@ -58,12 +65,45 @@ impl Span {
     /// The text without escapes: borrowed when it has none.
     #[must_use]
     pub fn text(self, frame: &[u8]) -> Cow<'_, [u8]> {
+        self.in_frame(frame).text()
+    }
+}
+
+/// A text of a header as it stands in its frame, with or without escapes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HeaderText<'a> {
+    raw: &'a [u8],
+    escaped: bool,
+}
+
+impl<'a> HeaderText<'a> {
+    /// A text without escapes.
+    #[must_use]
+    pub const fn plain(raw: &'a [u8]) -> Self {
+        Self { raw, escaped: false }
+    }
+
+    /// The text without escapes: borrowed when it has none.
+    #[must_use]
+    pub fn text(self) -> Cow<'a, [u8]> {
         if !self.escaped {
-            return Cow::Borrowed(self.bytes(frame));
+            return Cow::Borrowed(self.raw);
         }
-        let mut out = Vec::with_capacity(self.len as usize);
-        unescape(self.bytes(frame), &mut out);
+        let mut out = Vec::with_capacity(self.raw.len() + 8);
+        unescape(self.raw, &mut out);
         Cow::Owned(out)
+    }
+
+    /// Makes `list` that of this properties text. `memory` holds the text where escapes other than the separators' are in
+    /// it; a send's properties have none but those nearly always, and are read where they stand.
+    pub fn read_properties(self, list: &mut PropertyList<'a>, memory: &'a mut Vec<u8>) {
+        if !self.escaped {
+            list.read(self.raw);
+        } else if !list.read_escaped(self.raw) {
+            memory.clear();
+            unescape(self.raw, memory);
+            list.read(memory);
+        }
     }
 }
 
