@@ -16,7 +16,7 @@ use crate::router::core_of;
 use crate::services::ServiceRequest;
 use crate::services::transaction::queue_of;
 use crate::work::{QueueQuestion, SendBytes, SendNumbers};
-use message::properties::{PropertiesSource, PropertyList, SendStamp, find, name};
+use message::properties::{PropertiesSource, PropertyList, SendStamp, name};
 use message::{names, sys_flag};
 use reactor::{ConnectionId, Context};
 use remoting::scan::{self, Fields, ScannedHeader, scan};
@@ -206,7 +206,7 @@ impl BrokerCore {
         body: &[u8],
         place: send::Place,
     ) -> Result<(), Refusal> {
-        let (made, batch_text);
+        let made;
         let mut plain_text = Vec::new();
         let mut park_texts = ParkTexts::default();
         let texts = Rc::clone(&self.texts);
@@ -219,9 +219,7 @@ impl BrokerCore {
         let (mut topic, mut queue_id, mut recall_handle) = (request.topic, place.queue_id, String::new());
         let (properties, unique_id, wait) = if request.batch {
             // Members are stored with their own properties only.
-            batch_text = request.properties.text();
-            let text = &batch_text[..];
-            (PropertiesSource::Text(&[]), find(text, name::UNIQ_KEY).unwrap_or_default(), find(text, name::WAIT))
+            (PropertiesSource::Text(&[]), list.get(name::UNIQ_KEY).unwrap_or_default(), list.get(name::WAIT))
         } else {
             let unique_id = match list.get(name::UNIQ_KEY) {
                 Some(id) => id,

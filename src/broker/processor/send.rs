@@ -353,7 +353,8 @@ mod tests {
             );
         }
         let read = |header: &SendHeader<'static>| {
-            let (mut list, mut memory) = (PropertyList::default(), Vec::new());
+            let mut memory = Vec::new();
+            let mut list = PropertyList::default();
             header.properties.read_properties(&mut list, &mut memory);
             check_properties(header, false, &list)
         };
