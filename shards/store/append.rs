@@ -65,7 +65,9 @@ impl Shard {
         self.is_writable()?;
         let first = records.first().expect("an append has a record");
         let queue_id = u32::try_from(first.queue_id).map_err(|_| AppendError::Illegal("negative queue id"))?;
-        if !is_file_name(first.topic) {
+        // The name of a queue that is there was looked at when it was made.
+        let known = self.table.find(first.topic, queue_id);
+        if known.is_none() && !is_file_name(first.topic) {
             return Err(AppendError::Illegal("the topic's name cannot be stored"));
         }
         let mut size = 0;
@@ -76,7 +78,7 @@ impl Shard {
         let mut at = self.log.reserve(size)?;
         let store_ms = self.last_store_ms.max(now.wall_ms);
         let queued = sys_flag::is_queued(first.sys_flag);
-        let slot = queued.then(|| self.table.find_or_make(first.topic, queue_id));
+        let slot = queued.then(|| known.unwrap_or_else(|| self.table.find_or_make(first.topic, queue_id)));
         let queue_offset = QueueOffset(slot.map_or(0, |slot| self.table.get(slot).next));
         let mut offsets = SmallVec::new();
         for (index, fields) in records.iter().enumerate() {

@@ -36,8 +36,8 @@ impl IndexKeyPrefix {
 
     /// The prefix of `topic#T#`, under which 5.4.0 indexes the whole TAGS text.
     #[must_use]
-    pub fn for_tags(topic: &[u8]) -> Self {
-        Self(extend(Self::new(topic).0, b"T#"))
+    pub fn for_tags(self) -> Self {
+        Self(extend(self.0, b"T#"))
     }
 
     /// The hash of an index item for this prefix and `key`: 0 to 2^31 - 1.
@@ -146,6 +146,6 @@ mod tests {
         assert_eq!(index_key_hash(b"t", b"k"), java_hash(b"t#k").unsigned_abs());
         let prefix = IndexKeyPrefix(extend(0, b"polygenelubricant"));
         assert_eq!(prefix.key(b"s"), 0);
-        assert_eq!(IndexKeyPrefix::for_tags(b"t").key(b"x"), java_hash(b"t#T#x").unsigned_abs());
+        assert_eq!(IndexKeyPrefix::new(b"t").for_tags().key(b"x"), java_hash(b"t#T#x").unsigned_abs());
     }
 }

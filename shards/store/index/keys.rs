@@ -58,7 +58,7 @@ impl<'a> RecordKeys<'a> {
             visit(prefix.key(word));
         }
         if !self.tags.is_empty() {
-            visit(IndexKeyPrefix::for_tags(topic).key(self.tags));
+            visit(prefix.for_tags().key(self.tags));
         }
     }
 }
@@ -72,7 +72,7 @@ pub fn key_hash(topic: &[u8], key: &[u8]) -> u32 {
 /// The hash under which messages of a topic with this TAGS text are indexed.
 #[must_use]
 pub fn tag_hash(topic: &[u8], tags: &[u8]) -> u32 {
-    IndexKeyPrefix::for_tags(topic).key(tags)
+    IndexKeyPrefix::new(topic).for_tags().key(tags)
 }
 
 #[cfg(test)]
