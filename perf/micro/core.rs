@@ -20,6 +20,7 @@ use broker::snapshot::Snapshot;
 use broker::{BrokerCore, CoreMessage};
 use reactor::background::run;
 use reactor::{Command as Ask, ConnectionId, Context, CoreId, JobOutput, Limits, Now, Token};
+use remoting::scan::HeaderText;
 use remoting::{ResponseCode, SerializeType};
 use store::{FlushMode, Shard, ShardId, StoreHome};
 use sys::Gather;
@@ -61,7 +62,7 @@ fn admitted() -> Operation {
         default_topic_queues: 8,
         queue_id: 3,
         born_timestamp_ms: NOW_MS,
-        properties: PROPERTIES.as_bytes(),
+        properties: HeaderText::plain(PROPERTIES.as_bytes()),
         ..SendHeader::default()
     };
     let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
