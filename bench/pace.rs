@@ -25,18 +25,25 @@ impl Pace {
         Pace { start_ns: start_ns + shift as u64, step_ns, next: 0 }
     }
 
-    /// How long before an operation is due it is better to stay awake: a sleep ends some dozens of microseconds late, and
-    /// that lateness is not the server's. A twentieth of the distance between operations at most, so that a load
-    /// generator that is not busy stays so.
+    /// Until when to sleep at most; `None`: better not at all. A sleep ends some dozens of microseconds late, and that lateness
+    /// is not the server's: so just before an operation is due, and while its answer may come, a slow schedule stays
+    /// awake, for at most three twentieths of the time.
     #[must_use]
-    pub fn awake_before_due_ns(&self) -> u64 {
-        (self.step_ns / 20.0).min(LATEST_WAKE_NS) as u64
+    pub fn sleep_until_ns(&self, now_ns: u64) -> Option<u64> {
+        let awake_ns = (self.step_ns / 20.0).min(LATEST_WAKE_NS) as u64;
+        let until_ns = self.due_ns() - awake_ns.min(self.due_ns());
+        let answered = self.next == 0 || now_ns >= self.time_of(self.next - 1) + 2 * awake_ns;
+        (answered && now_ns < until_ns).then_some(until_ns)
     }
 
     /// When the next operation is meant to begin.
     #[must_use]
     pub fn due_ns(&self) -> u64 {
-        self.start_ns + (self.next as f64 * self.step_ns) as u64
+        self.time_of(self.next)
+    }
+
+    fn time_of(&self, number: u64) -> u64 {
+        self.start_ns + (number as f64 * self.step_ns) as u64
     }
 
     /// The intended time of the next operation if it has come; that operation is taken then.
@@ -71,11 +78,18 @@ mod tests {
     }
 
     #[test]
-    fn only_slow_schedules_stay_awake_for_long() {
-        let awake = |rate: f64, threads| Pace::new(0, rate, 0, threads).awake_before_due_ns();
+    fn a_slow_schedule_is_awake_around_its_operations() {
+        let mut slow = Pace::new(1_000_000, 200.0, 0, 1);
+        assert_eq!(slow.sleep_until_ns(0), Some(900_000));
+        assert_eq!((slow.sleep_until_ns(900_000), slow.sleep_until_ns(1_000_000)), (None, None));
+        assert_eq!(slow.take(1_050_000), Some(1_000_000));
+        assert_eq!((slow.sleep_until_ns(1_199_999), slow.sleep_until_ns(1_200_000)), (None, Some(5_900_000)));
+        // 100 us between operations: 5 before and 10 after.
+        let mut quick = Pace::new(0, 10_000.0, 0, 1);
+        assert_eq!(quick.take(0), Some(0));
         assert_eq!(
-            (awake(200.0, 1), awake(10_000.0, 1), awake(10_000.0, 2), awake(1e9, 1)),
-            (100_000, 5_000, 10_000, 0)
+            (quick.sleep_until_ns(9_999), quick.sleep_until_ns(10_000), quick.sleep_until_ns(95_000)),
+            (None, Some(95_000), None)
         );
     }
 

@@ -290,7 +290,7 @@ impl Driver {
         if asks {
             until = until.min(self.times.end_ns);
             if let Some(pace) = self.pace.as_ref().filter(|pace| pace.due_ns() > now.ns) {
-                until = until.min(pace.due_ns().saturating_sub(pace.awake_before_due_ns()));
+                until = until.min(pace.sleep_until_ns(now.ns)?);
             }
         }
         let late = self.plan.clock.now().ns;
