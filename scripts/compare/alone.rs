@@ -130,7 +130,7 @@ fn restart(side: Side, binary: &Path) -> Result<Server> {
     let Side::Ours(server) = side else { bail!("only RingMQ is started again") };
     server.stop()?;
     let wrapper = ["taskset", "-c", BROKER_CPU].map(String::from).to_vec();
-    server.restart(binary, &Options { wrapper, ..Options::default() })
+    sides::answering(server.restart(binary, &Options { wrapper, ..Options::default() })?)
 }
 
 /// Fills a broker until its store has so many bytes.
