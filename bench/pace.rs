@@ -31,7 +31,7 @@ impl Pace {
     #[must_use]
     pub fn sleep_until_ns(&self, now_ns: u64) -> Option<u64> {
         let awake_ns = (self.step_ns / 20.0).min(LATEST_WAKE_NS) as u64;
-        let until_ns = self.due_ns() - awake_ns.min(self.due_ns());
+        let until_ns = self.due_ns().saturating_sub(awake_ns);
         let answered = self.next == 0 || now_ns >= self.time_of(self.next - 1) + 2 * awake_ns;
         (answered && now_ns < until_ns).then_some(until_ns)
     }

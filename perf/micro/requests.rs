@@ -3,6 +3,7 @@
 use std::hint::black_box;
 
 use message::ids::OffsetIdPrefix;
+use message::properties::PropertyList;
 use message::{PhysicalOffset, QueueOffset};
 use remoting::reply::{self, PopReply, PullReply, SendReply};
 use remoting::scan::{Fields, scan};
@@ -22,7 +23,7 @@ pub fn cases() -> Vec<Case> {
         Case::pure("remoting: scan a pull, JSON header", || scanned(frames::pull(JSON, 32))),
         Case::pure("remoting: scan a pull, ROCKETMQ header", || scanned(frames::pull(COMPACT, 32))),
         Case::pure("remoting: scan a pop, JSON header", || scanned(frames::pop())),
-        Case::pure("remoting: unescape properties", unescaped),
+        Case::pure("remoting: read properties, JSON header", properties_in_place),
         Case::pure("remoting: answer a send, JSON header", || answered(|out| answer_send(out, JSON))),
         Case::pure("remoting: answer a send, ROCKETMQ header", || answered(|out| answer_send(out, COMPACT))),
         Case::pure("remoting: answer a pull, JSON header", || answered(|out| answer_pull(out, JSON))),
@@ -39,14 +40,14 @@ fn scanned(frame: Vec<u8>) -> Operation {
     })
 }
 
-fn unescaped() -> Operation {
+fn properties_in_place() -> Operation {
     let frame = frames::send(JSON);
     let Fields::Send(send) = scan(&frame).expect("a good frame").fields else { panic!("a send") };
-    let mut text = Vec::new();
     Box::new(move || {
-        text.clear();
-        send.properties.unescape_into(black_box(&frame), &mut text);
-        black_box(&text);
+        let mut memory = Vec::new();
+        let mut list = PropertyList::default();
+        send.properties.in_frame(black_box(&frame)).read_properties(&mut list, &mut memory);
+        black_box(&list);
     })
 }
 

@@ -7,7 +7,6 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
@@ -42,7 +41,7 @@ impl HeldMemory {
             return Ok(None);
         }
         println!("taking {} GiB of memory once, so that no page is used for the first time later", bytes >> 30);
-        let script = project::root().join(Path::new("scripts/compare/hold_memory.py"));
+        let script = project::root().join("scripts/compare/hold_memory.py");
         let mut command = Command::new("python3");
         command.arg(script).arg(bytes.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut held = HeldMemory { holder: command.spawn().context("starting python3")?, bytes };

@@ -127,13 +127,6 @@ impl OffsetIdPrefix {
         Self(id)
     }
 
-    /// Appends the id of a record at `offset`.
-    #[inline]
-    pub fn write(&self, offset: PhysicalOffset, out: &mut Vec<u8>) {
-        out.extend_from_slice(self.0.as_bytes());
-        out.extend_from_slice(&hex16(offset.0));
-    }
-
     /// The text of it, which [`hex16`] of an offset completes: ASCII, 16 bytes (IPv4) or 40 (IPv6).
     #[must_use]
     #[inline]
@@ -279,9 +272,8 @@ mod tests {
             let ip = if v6 { IpAddr::from(ip.to_be_bytes()) } else { IpAddr::from((ip as u32).to_be_bytes()) };
             let id = OffsetMessageId { store_host: SocketAddr::new(ip, port), offset: PhysicalOffset(offset) };
             prop_assert_eq!(OffsetMessageId::parse(id.text().as_bytes()), Some(id));
-            let mut written = b"id ".to_vec();
-            OffsetIdPrefix::new(id.store_host).write(id.offset, &mut written);
-            prop_assert!(written[3..] == *id.text().as_bytes());
+            let prefix = OffsetIdPrefix::new(id.store_host);
+            prop_assert!([prefix.as_bytes(), &hex16(id.offset.0)].concat() == id.text().as_bytes());
         }
 
         #[test]

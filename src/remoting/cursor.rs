@@ -167,18 +167,15 @@ const fn is_word(byte: u8) -> bool {
 
 /// Where the text that starts at `at` has its closing quote, and whether backslashes come before it.
 #[inline]
-fn closing_quote(bytes: &[u8], mut at: usize, quote: u8) -> Option<(usize, bool)> {
+pub(crate) fn closing_quote(bytes: &[u8], mut at: usize, quote: u8) -> Option<(usize, bool)> {
     let mut escaped = false;
     loop {
-        at += quote_or_backslash(&bytes[at..], quote)?;
+        at += quote_or_backslash(bytes.get(at..)?, quote)?;
         if bytes[at] == quote {
             return Some((at, escaped));
         }
         escaped = true;
         at += 2;
-        if at > bytes.len() {
-            return None;
-        }
     }
 }
 

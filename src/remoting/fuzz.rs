@@ -256,8 +256,7 @@ fn check_invalid(command: &Command, error: FieldError) {
 
 /// Properties read where they stand are those of the text without escapes.
 fn same_properties(data: &[u8], span: Span) {
-    let (mut text, mut memory, mut list) = (Vec::new(), Vec::new(), PropertyList::default());
-    span.unescape_into(data, &mut text);
+    let (text, mut memory, mut list) = (span.text(data), Vec::new(), PropertyList::default());
     span.in_frame(data).read_properties(&mut list, &mut memory);
     assert!(list.iter().eq(PropertyList::parse(&text).iter()), "{:?}", span.bytes(data));
 }

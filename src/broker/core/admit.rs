@@ -221,7 +221,8 @@ impl BrokerCore {
             // Members are stored with their own properties only.
             (PropertiesSource::Text(&[]), list.get(name::UNIQ_KEY).unwrap_or_default(), list.get(name::WAIT))
         } else {
-            let unique_id = match list.get(name::UNIQ_KEY) {
+            let sent_id = list.get(name::UNIQ_KEY);
+            let unique_id = match sent_id {
                 Some(id) => id,
                 None => {
                     made = self.unique_ids.next_id(cx.now().wall_ms);
@@ -230,7 +231,7 @@ impl BrokerCore {
             };
             let stamp =
                 SendStamp { region: &texts.region, trace_on: self.snapshot.settings.trace_on, cluster: &texts.cluster };
-            list.stamp(&stamp, Some(unique_id));
+            list.stamp(&stamp, sent_id.is_none().then_some(unique_id));
             if self.snapshot.light_queues {
                 send::check_light(list.get(name::INNER_MULTI_DISPATCH))?;
             }

@@ -24,7 +24,7 @@ pub struct Span {
     pub start: u32,
     /// Bytes of it.
     pub len: u32,
-    /// It has JSON escapes, to be resolved by [`Span::unescape_into`].
+    /// It has JSON escapes, resolved by [`HeaderText`].
     pub escaped: bool,
 }
 
@@ -53,15 +53,6 @@ impl Span {
         HeaderText { raw: self.bytes(frame), escaped: self.escaped }
     }
 
-    /// Appends the text without escapes: `\u0001` and the like resolved, surrogate pairs as UTF-8.
-    pub fn unescape_into(self, frame: &[u8], out: &mut Vec<u8>) {
-        if self.escaped {
-            unescape(self.bytes(frame), out);
-        } else {
-            out.extend_from_slice(self.bytes(frame));
-        }
-    }
-
     /// The text without escapes: borrowed when it has none.
     #[must_use]
     pub fn text(self, frame: &[u8]) -> Cow<'_, [u8]> {
@@ -83,7 +74,7 @@ impl<'a> HeaderText<'a> {
         Self { raw, escaped: false }
     }
 
-    /// The text without escapes: borrowed when it has none.
+    /// The text without escapes, `\u0001` and the like resolved, surrogate pairs as UTF-8: borrowed when it has none.
     #[must_use]
     pub fn text(self) -> Cow<'a, [u8]> {
         if !self.escaped {

@@ -6,6 +6,7 @@
 use super::names::Names;
 use super::{SLOTS, ScannedHeader, Slots, Span};
 use crate::codes::LanguageCode;
+use crate::cursor;
 use crate::frame::PREFIX_BYTES;
 use message::words::{HIGHS, ONES, equal_bits_of_16, first_byte};
 
@@ -187,18 +188,11 @@ fn closing_quote(bytes: &[u8], mut at: usize) -> Option<(usize, bool)> {
     closing_quote_at_end(bytes, at, escaped)
 }
 
+/// Fewer than 16 bytes are left. Kept out of the places that look for a quote.
 #[cold]
-fn closing_quote_at_end(bytes: &[u8], mut at: usize, mut escaped: bool) -> Option<(usize, bool)> {
-    loop {
-        match bytes.get(at)? {
-            b'"' => return Some((at, escaped)),
-            b'\\' => {
-                escaped = true;
-                at += 2;
-            }
-            _ => at += 1,
-        }
-    }
+fn closing_quote_at_end(bytes: &[u8], at: usize, escaped: bool) -> Option<(usize, bool)> {
+    let (end, more) = cursor::closing_quote(bytes, at, b'"')?;
+    Some((end, escaped || more))
 }
 
 /// A number of 1 to 10 digits, perhaps negative, that fits 32 bits.

@@ -42,9 +42,10 @@ fn check_send(frame: &[u8], form: SerializeType) {
     assert_eq!(send.topic.bytes(frame), b"LoadTopic");
     assert_eq!(send.default_topic.bytes(frame), b"TBW102");
     assert_eq!(&*send.properties.text(frame), "UNIQ_KEY\u{1}7F00\u{2}TAGS\u{1}主😀\u{2}".as_bytes());
-    let mut copy = vec![1];
-    send.properties.unescape_into(frame, &mut copy);
-    assert_eq!(&copy[1..], &*send.properties.text(frame));
+    let (text, mut memory) = (send.properties.text(frame), Vec::new());
+    let mut list = PropertyList::default();
+    send.properties.in_frame(frame).read_properties(&mut list, &mut memory);
+    assert!(list.iter().eq(PropertyList::parse(&text).iter()) && list.len() == 2);
     assert_eq!((send.default_topic_queue_nums, send.queue_id, send.sys_flag, send.flag), (8, 3, 0, -1));
     assert_eq!((send.born_timestamp_ms, send.reconsume_times, send.max_reconsume_times), (1_796_047_500_000, 2, None));
     assert_eq!((send.unit_mode, send.batch), (false, true));
